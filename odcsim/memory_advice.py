@@ -1,0 +1,74 @@
+"""Whether a case fits in memory, by how much it does not, and what would make it fit."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from odcsim.costs.memory import MemoryModel
+from odcsim.resolve import ResolvedScenario
+from odcsim.results import MemoryResult
+from odcsim.scenario import MOST_RANKS
+from odcsim.units import format_bytes
+
+__all__ = ["memory_result"]
+
+
+def memory_result(resolved: ResolvedScenario, *, on_demand: bool, tokens: int) -> MemoryResult:
+    """Peak memory of a case whose largest microbatch has `tokens`."""
+    question = _Question(resolved, on_demand)
+    result = MemoryResult(
+        parts_bytes=question.parts_bytes(resolved.memory, tokens),
+        capacity_bytes=resolved.capacity_bytes,
+        largest_microbatch_tokens=tokens,
+    )
+    if result.fits:
+        return result
+    ways = list(question.ways_to_fit(tokens))
+    advice = f"needs {format_bytes(result.over_bytes)} more than the {format_bytes(result.capacity_bytes)} of a device"
+    remedy = f"would fit with {', or '.join(ways)}" if ways else "no single change of this scenario makes it fit"
+    return dataclasses.replace(result, advice=f"{advice}; {remedy}")
+
+
+@dataclass(frozen=True)
+class _Question:
+    """What a case of a scenario holds in memory, with this or that changed."""
+
+    resolved: ResolvedScenario
+    on_demand: bool
+
+    def parts_bytes(self, memory: MemoryModel, tokens: int) -> dict[str, float]:
+        return memory.parts_bytes(
+            tokens=tokens, on_demand=self.on_demand, published_bytes=self.resolved.published_bytes
+        )
+
+    def fits(self, memory: MemoryModel, tokens: int) -> bool:
+        return sum(self.parts_bytes(memory, tokens).values()) <= self.resolved.capacity_bytes
+
+    def ways_to_fit(self, tokens: int) -> Iterator[str]:
+        """Single changes of the scenario that would each make it fit."""
+        memory, cluster = self.resolved.memory, self.resolved.scenario.cluster
+        if self.fits(memory, 1):
+            cap = _largest(lambda tokens: self.fits(memory, tokens), low=1, high=tokens)
+            yield f"workload.max_tokens: {cap} (longer samples need workload.oversize: truncate or drop)"
+        if not memory.recompute and self.fits(dataclasses.replace(memory, recompute=True), tokens):
+            yield "training.recompute: full"
+        if not memory.fused_loss and self.fits(dataclasses.replace(memory, fused_loss=True), tokens):
+            yield "training.fused_loss: true"
+
+        def on(nodes: int) -> MemoryModel:
+            return dataclasses.replace(memory, ranks=nodes * cluster.gpus_per_node)
+
+        most_nodes = MOST_RANKS // cluster.gpus_per_node
+        if self.fits(on(most_nodes), tokens):
+            too_few = _largest(lambda nodes: not self.fits(on(nodes), tokens), low=cluster.nodes, high=most_nodes)
+            yield f"cluster.nodes: {too_few + 1}"
+
+
+def _largest(holds: Callable[[int], bool], *, low: int, high: int) -> int:
+    """The largest number from `low` to `high` for which `holds`; it must hold at `low` and cease only once."""
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle - 1)
+    return low
