@@ -11,14 +11,35 @@ An `InputError` says where (file, key), what was found there (value) and what is
 
 from __future__ import annotations
 
+import reprlib
+
 __all__ = ["InputError", "OdcError", "PolicyError", "RunError", "UnknownNameError"]
 
 _LONGEST_SHOWN_VALUE = 120
 
 
+class _ShortRepr(reprlib.Repr):
+    """A repr whose cost does not grow with the value: what is shown may be huge, nested deeply, or refer to itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel = 2
+        self.maxlist = self.maxtuple = self.maxdict = 40
+        self.maxstring = self.maxother = _LONGEST_SHOWN_VALUE
+
+    def repr_int(self, x: int, level: int) -> str:  # noqa: ARG002 - reprlib passes it
+        # Python refuses to write out an int of thousands of digits.
+        return repr(x) if x.bit_length() <= 4 * _LONGEST_SHOWN_VALUE else f"a number of {x.bit_length()} bits"
+
+
 def _shown(value: object) -> str:
-    text = " ".join(repr(value).split())
+    text = " ".join(_ShortRepr().repr(value).split())
     return text if len(text) <= _LONGEST_SHOWN_VALUE else text[: _LONGEST_SHOWN_VALUE - 3] + "..."
+
+
+def _on_one_line(text: str) -> str:
+    """The text with line ends as spaces and every other character that a terminal would act on written out."""
+    return "".join(sign if sign.isprintable() else " " if sign == "\n" else repr(sign)[1:-1] for sign in text)
 
 
 class OdcError(Exception):
@@ -47,7 +68,7 @@ class InputError(OdcError, ValueError):
         where = [part for part in (self.file, key) if part]
         if value is not self._NO_VALUE:
             where.append(_shown(value))
-        super().__init__(" ".join(": ".join([*where, problem]).split("\n")))
+        super().__init__(_on_one_line(": ".join([*where, problem])))
 
 
 class UnknownNameError(InputError):

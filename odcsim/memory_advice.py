@@ -40,7 +40,10 @@ class _Question:
 
     def parts_bytes(self, memory: MemoryModel, tokens: int) -> dict[str, float]:
         return memory.parts_bytes(
-            tokens=tokens, on_demand=self.on_demand, published_bytes=self.resolved.published_bytes
+            tokens=tokens,
+            on_demand=self.on_demand,
+            published_bytes=self.resolved.published_bytes,
+            gather_bytes=self.resolved.gather_bytes(on_demand=self.on_demand),
         )
 
     def fits(self, memory: MemoryModel, tokens: int) -> bool:
@@ -49,10 +52,12 @@ class _Question:
     def ways_to_fit(self, tokens: int) -> Iterator[str]:
         """Single changes of the scenario that would each make it fit."""
         memory, cluster = self.resolved.memory, self.resolved.scenario.cluster
+        # Another cost or number of ranks gives other plans, whose largest microbatch may fill the cap.
+        most_tokens = max(tokens, self.resolved.scenario.workload.max_tokens)
         if self.fits(memory, 1):
             cap = _largest(lambda tokens: self.fits(memory, tokens), low=1, high=tokens)
             yield f"workload.max_tokens: {cap} (longer samples need workload.oversize: truncate or drop)"
-        if not memory.recompute and self.fits(dataclasses.replace(memory, recompute=True), tokens):
+        if not memory.recompute and self.fits(dataclasses.replace(memory, recompute=True), most_tokens):
             yield "training.recompute: full"
         if not memory.fused_loss and self.fits(dataclasses.replace(memory, fused_loss=True), tokens):
             yield "training.fused_loss: true"
@@ -61,8 +66,8 @@ class _Question:
             return dataclasses.replace(memory, ranks=nodes * cluster.gpus_per_node)
 
         most_nodes = MOST_RANKS // cluster.gpus_per_node
-        if self.fits(on(most_nodes), tokens):
-            too_few = _largest(lambda nodes: not self.fits(on(nodes), tokens), low=cluster.nodes, high=most_nodes)
+        if self.fits(on(most_nodes), most_tokens):
+            too_few = _largest(lambda nodes: not self.fits(on(nodes), most_tokens), low=cluster.nodes, high=most_nodes)
             yield f"cluster.nodes: {too_few + 1}"
 
 

@@ -11,6 +11,7 @@ from odcsim.results import TimeFractions
 __all__ = ["RankTimeTotals", "paired_speedup"]
 
 _BOOTSTRAP_RESAMPLES = 2000
+_DRAWS_AT_ONCE = 1 << 20
 
 
 class RankTimeTotals:
@@ -46,6 +47,7 @@ class RankTimeTotals:
 
     def fractions(self) -> TimeFractions:
         """Shares of rank-time."""
+        assert np.isclose(self._totals_s.sum(), self._rank_s, rtol=1e-6), "accounts do not add up to rank-time"
         compute, exposed, waiting, optimizer, other = (self._totals_s / self._totals_s.sum()).tolist()
         return TimeFractions(compute, exposed, waiting, optimizer, other)
 
@@ -72,8 +74,11 @@ def paired_speedup(
         return speedup, None
     generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, 0xB007])))
     ratios = np.empty(_BOOTSTRAP_RESAMPLES)
-    for resample in range(_BOOTSTRAP_RESAMPLES):
-        chosen = generator.integers(0, minibatches, size=minibatches)
-        ratios[resample] = baseline_s_N[chosen].sum() / case_s_N[chosen].sum()
+    # Many resamples at a time, few enough to bound memory.
+    at_once = max(1, _DRAWS_AT_ONCE // minibatches)
+    for first in range(0, _BOOTSTRAP_RESAMPLES, at_once):
+        block = slice(first, min(first + at_once, _BOOTSTRAP_RESAMPLES))
+        chosen_BN = generator.integers(0, minibatches, size=(block.stop - block.start, minibatches))
+        ratios[block] = baseline_s_N[chosen_BN].sum(axis=1) / case_s_N[chosen_BN].sum(axis=1)
     low, high = np.quantile(ratios, [0.025, 0.975]).tolist()
     return speedup, (low, high)

@@ -27,6 +27,10 @@ from odcsim.schedule import ROOT_UNIT, Overlap, Schedule, SharedLinks, Visit, de
 
 __all__ = ["ResolvedCase", "ResolvedScenario", "resolve"]
 
+# No step of any run takes as long, and sums of such steps are far from overflowing.
+_LONGEST_STEP_S = 1e15
+_LARGEST_RATE = 1e30
+
 
 @dataclass(frozen=True)
 class ResolvedCase:
@@ -68,6 +72,10 @@ class ResolvedScenario:
     cases: tuple[ResolvedCase, ...]
     warnings: tuple[str, ...]
 
+    def gather_bytes(self, *, on_demand: bool) -> int:
+        """Bytes of a parameter as it is gathered."""
+        return _gather_bytes(self.scenario, on_demand=on_demand)
+
     @property
     def capacity_bytes(self) -> float:
         """Memory of a device that training can use."""
@@ -97,7 +105,7 @@ def resolve(scenario: Scenario, *, base_folder: Path, file: Path | None = None) 
     gpu = load_gpu(scenario.cluster.gpu, file=file)
     source = load_source(scenario.workload.lengths, base_folder=base_folder, file=file)
     visits = decoder_visits(model.layers)
-    coefficients_FV = _compute(scenario, model, gpu, visits)
+    coefficients_FV = _compute(scenario, model, gpu, visits, file=file)
     speeds_D = np.ones(scenario.cluster.ranks)
     for rank, speed in scenario.cluster.rank_speeds.items():
         speeds_D[rank] = speed
@@ -118,7 +126,7 @@ def resolve(scenario: Scenario, *, base_folder: Path, file: Path | None = None) 
         cases.append(ResolvedCase(case, "", policy, schedule))
     labels = _labels([case.case for case in cases], scenario)
     training = scenario.training
-    return ResolvedScenario(
+    resolved = ResolvedScenario(
         scenario=scenario,
         model=model,
         gpu=gpu,
@@ -142,6 +150,43 @@ def resolve(scenario: Scenario, *, base_folder: Path, file: Path | None = None) 
         ),
         warnings=tuple(_settings_without_effect(scenario, cases)),
     )
+    _require_plausible(resolved, file=file)
+    return resolved
+
+
+def _require_plausible(resolved: ResolvedScenario, *, file: Path | None) -> None:
+    """Refuse figures so far from any device that times would overflow, or mean nothing.
+
+    Raises:
+        InputError: names the step that would take too long, or the figure of the device.
+    """
+    for figure in ("peak_flops_per_s", "memory_bandwidth_bytes_per_s"):
+        value = getattr(resolved.gpu, figure)
+        if not 1.0 <= value <= _LARGEST_RATE:
+            problem = f"{figure} of the GPU must be from 1 to {_LARGEST_RATE:g}"
+            raise InputError(problem, file=file, key="cluster.gpu", value=value)
+    scenario, cost = resolved.scenario, resolved.cost
+    cap = float(scenario.workload.max_tokens)
+    slowest = scenario.cluster.slowdowns.factor if scenario.cluster.slowdowns is not None else 1.0
+    slowest = slowest / min([1.0, *scenario.cluster.rank_speeds.values()])
+    steps_s = {
+        f"compute of {cap:g} tokens": (cost.quadratic * cap * cap + cost.linear * cap + cost.constant) * slowest,
+        "compute of an empty microbatch": cost.constant * slowest,
+    }
+    for case in resolved.cases:
+        schedule = case.schedule
+        steps_s |= {
+            f"the longest gather under {schedule.sync}": float(schedule.gather_s_V.max()),
+            f"the longest reduce under {schedule.sync}": float(schedule.reduce_s_V.max()),
+            "the optimizer's step": schedule.optimizer_s,
+            "publishing": schedule.publish_s,
+            "settling": schedule.settle_s,
+            "on_demand.minibatch_overhead": schedule.fixed_s,
+        }
+    for step, time_s in steps_s.items():
+        if not time_s <= _LONGEST_STEP_S:
+            problem = f"{step} would take {time_s:g} s; at most {_LONGEST_STEP_S:g} s are simulated"
+            raise InputError(problem, file=file, key="compute" if step.startswith("compute") else "cluster")
 
 
 def _source_document(source: LengthSource) -> dict[str, Any]:
@@ -150,15 +195,19 @@ def _source_document(source: LengthSource) -> dict[str, Any]:
     return {"name": source.name, "synthetic": source.synthetic, "description": source.describe(), **told}
 
 
-def _compute(scenario: Scenario, model: ModelShape, gpu: Gpu, visits: tuple[Visit, ...]) -> FloatArray:
+def _compute(
+    scenario: Scenario, model: ModelShape, gpu: Gpu, visits: tuple[Visit, ...], *, file: Path | None
+) -> FloatArray:
     recompute = scenario.training.recompute == "full"
     fitted = scenario.compute.fitted
     if fitted is not None:
         fit = TokenCost(
-            quadratic=fitted.scale * fitted.quadratic / fitted.per_tokens**2,
+            quadratic=fitted.scale * fitted.quadratic / fitted.per_tokens / fitted.per_tokens,
             linear=fitted.scale * fitted.linear / fitted.per_tokens,
             constant=fitted.scale * fitted.constant,
         )
+        if not np.isfinite([fit.quadratic, fit.linear, fit.constant]).all():
+            raise InputError("gives times that no number holds", file=file, key="compute.fitted", value=fit)
         return fitted_compute(model, visits, fit=fit, recompute=recompute)
     analytic = scenario.compute.analytic
     assert analytic is not None
@@ -173,7 +222,8 @@ def _compute(scenario: Scenario, model: ModelShape, gpu: Gpu, visits: tuple[Visi
     )
 
 
-def _fabric(cluster: Cluster, gpu: Gpu) -> Fabric:
+def _fabric(cluster: Cluster, gpu: Gpu, *, sharers: int) -> Fabric:
+    """The cluster's links, with a node's network shared evenly by `sharers` ranks."""
     inside, between, one_sided = cluster.intra_node, cluster.inter_node, cluster.one_sided
     inside_efficiency = inside.efficiency or gpu.link_efficiency
     between_efficiency = between.efficiency or gpu.link_efficiency
@@ -188,7 +238,7 @@ def _fabric(cluster: Cluster, gpu: Gpu) -> Fabric:
             one_sided_efficiency=one_sided.intra_node_efficiency or inside_efficiency,
         ),
         inter_node=Tier(
-            bandwidth_bytes_per_s=node_bandwidth / cluster.gpus_per_node,
+            bandwidth_bytes_per_s=node_bandwidth / sharers,
             latency_s=gpu.inter_node_latency_s if between.latency is None else between.latency,
             collective_efficiency=between_efficiency,
             one_sided_efficiency=one_sided.inter_node_efficiency or between_efficiency,
@@ -197,13 +247,22 @@ def _fabric(cluster: Cluster, gpu: Gpu) -> Fabric:
     )
 
 
+def _gather_bytes(scenario: Scenario, *, on_demand: bool) -> int:
+    reads_master = on_demand and scenario.on_demand.gather_dtype == "fp32"
+    return DTYPE_BYTES["fp32" if reads_master else scenario.training.param_dtype]
+
+
 @dataclass(frozen=True)
 class _ScheduleCosts:
-    """What the schedules of a scenario's cases are made of."""
+    """What the schedules of a scenario's cases are made of.
+
+    `fabric_alone` is the cluster as a transfer sees it that shares its node's ports with no other.
+    """
 
     scenario: Scenario
     model: ModelShape
     fabric: Fabric
+    fabric_alone: Fabric
     shard: ShardState
 
     @classmethod
@@ -213,7 +272,8 @@ class _ScheduleCosts:
         return cls(
             scenario=scenario,
             model=model,
-            fabric=_fabric(scenario.cluster, gpu),
+            fabric=_fabric(scenario.cluster, gpu, sharers=scenario.cluster.gpus_per_node),
+            fabric_alone=_fabric(scenario.cluster, gpu, sharers=_ports(scenario.cluster)),
             shard=ShardState(
                 parameters=model.total_parameters / scenario.cluster.ranks,
                 memory_bandwidth_bytes_per_s=gpu.memory_bandwidth_bytes_per_s,
@@ -226,19 +286,16 @@ class _ScheduleCosts:
         """The schedule of one case."""
         training, fabric = self.scenario.training, self.fabric
         on_demand = case.sync == "odc"
-        gather_bytes = DTYPE_BYTES[training.param_dtype]
-        if on_demand and self.scenario.on_demand.gather_dtype == "fp32":
-            gather_bytes = DTYPE_BYTES["fp32"]
+        gather_bytes = _gather_bytes(self.scenario, on_demand=on_demand)
         reduce_bytes = DTYPE_BYTES[training.reduce_dtype]
-        rank_shares_s = fabric.one_sided_s if on_demand else fabric.collective_s
         shared_links = _shared_links(self.scenario.cluster) if on_demand else None
-        # A lone transfer on a shared port runs faster than one that has its even share only.
-        alone = 1.0 if shared_links is None else shared_links.full_rate_transfers / self.scenario.cluster.gpus_per_node
+        links = fabric if shared_links is None else self.fabric_alone
+        transfer_s = links.one_sided_s if on_demand else links.collective_s
 
         def transfers_s(flag: str, element_bytes: int) -> FloatArray:
             return np.array(
                 [
-                    rank_shares_s(self._unit_parameters(visit.unit) * element_bytes) * alone
+                    transfer_s(self._unit_parameters(visit.unit) * element_bytes)
                     if getattr(visit, flag) and fabric.ranks > 1
                     else 0.0
                     for visit in visits
@@ -263,13 +320,18 @@ class _ScheduleCosts:
         return self.model.root_parameters if unit == ROOT_UNIT else self.model.parameters_per_block
 
 
+def _ports(cluster: Cluster) -> int:
+    """Ports that a node's ranks have to share; a rank uses one at a time, so more ports than ranks help nobody."""
+    return min(cluster.inter_node.ports or cluster.gpus_per_node, cluster.gpus_per_node)
+
+
 def _shared_links(cluster: Cluster) -> SharedLinks | None:
-    """The node ports that one-sided transfers share; None without contention or between nodes there are none."""
-    if not cluster.contention or cluster.nodes == 1:
+    """The node ports that one-sided transfers share; None where they share none, or the scenario leaves it out."""
+    if not cluster.contention or cluster.nodes == 1 or _ports(cluster) == cluster.gpus_per_node:
         return None
     return SharedLinks(
         group_of_rank=tuple(rank // cluster.gpus_per_node for rank in range(cluster.ranks)),
-        full_rate_transfers=float(cluster.inter_node.ports or cluster.gpus_per_node),
+        full_rate_transfers=float(_ports(cluster)),
     )
 
 
@@ -309,7 +371,16 @@ def _settings_without_effect(scenario: Scenario, cases: list[ResolvedCase]) -> l
         ]
     elif cluster.inter_node.ports is not None and not cluster.contention:
         found.append("cluster.inter_node.ports has no effect without cluster.contention: true")
-    return found
+    elif cluster.contention and _ports(cluster) == cluster.gpus_per_node:
+        found.append(
+            "cluster.contention has no effect: every rank has a port of its own (see cluster.inter_node.ports)"
+        )
+    if scenario.compute.fitted is not None and scenario.training.recompute == "none":
+        found.append(
+            "training.recompute: none changes memory, but not the total of compute.fitted: it holds what was measured"
+        )
+    # A setting may have no effect for two reasons: the first one told is enough.
+    return list({sentence.partition(" ")[0]: sentence for sentence in reversed(found)}.values())[::-1]
 
 
 def _is_set(scenario: Scenario, key: str) -> bool:

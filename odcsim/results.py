@@ -45,7 +45,7 @@ class MemoryResult:
     Attributes:
         parts_bytes: by part; their sum is the peak.
         capacity_bytes: of the device, less what it keeps in reserve.
-        largest_microbatch_tokens: the microbatch that causes the peak.
+        largest_microbatch_tokens: tokens of the largest microbatch, which sets the activations.
         advice: what would make it fit; empty if it does.
     """
 

@@ -13,15 +13,15 @@ import numpy as np
 from odcsim.arrays import BoolArray, FloatArray, IntArray
 from odcsim.engines import find_engine
 from odcsim.engines.timeline import Span
-from odcsim.errors import InputError
-from odcsim.lengths import LengthsWarning, cut, describe_lengths
+from odcsim.errors import InputError, PolicyError
+from odcsim.lengths import cut, describe_lengths
 from odcsim.memory_advice import memory_result
 from odcsim.metrics import RankTimeTotals, paired_speedup
 from odcsim.partition.bounds import compute_lower_bound_s
 from odcsim.policies import MinibatchPlan, plan_minibatch
 from odcsim.resolve import ResolvedCase, ResolvedScenario, resolve
 from odcsim.results import CaseResult, Conservation, RunResult
-from odcsim.scenario import Scenario
+from odcsim.scenario import Scenario, Workload
 from odcsim.schedule import Work
 
 __all__ = ["EngineChoice", "Progress", "simulate"]
@@ -36,7 +36,7 @@ _SAMPLES_AT_ONCE = 400_000
 _SHOWN_LENGTHS = 200_000
 # Ranks whose spans are kept, for a timeline of one minibatch: nobody reads more lanes than these.
 _RECORDED_RANKS = 16
-# Rank-microbatches beyond which the events engine would take hours.
+# Visits beyond which the events engine would take hours.
 _MOST_EVENT_VISITS = 200_000_000
 
 
@@ -61,7 +61,7 @@ def simulate(
         InputError: the scenario names something that is not there, or cannot be run.
     """
     with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", LengthsWarning)
+        warnings.simplefilter("always", UserWarning)
         resolved = resolve(scenario, base_folder=base_folder, file=file)
         lengths_NS = _drawn(resolved)
     engine_name = _engine_name(resolved, engine, lengths_NS.size)
@@ -153,8 +153,9 @@ def _plan(
             cost=resolved.cost,
             oversize=workload.oversize,
         )
-    except InputError as error:
-        raise InputError(f"minibatch {minibatch}: {error}", file=file, key="workload") from None
+    except PolicyError as error:
+        key = f"workload.{error.key}" if error.key in Workload.model_fields else "workload"
+        raise PolicyError(f"minibatch {minibatch}: {error.problem}", file=file, key=key, value=error.value) from None
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,12 @@ def catalog(
         _print_tables(console, models, gpus)
 
 
+def _shown(value: object) -> str:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:g}"
+
+
 def _gpu_called(
     name: str, gpus: dict[str, dict[str, object]], *, models: tuple[str, ...]
 ) -> dict[str, dict[str, object]]:
@@ -71,7 +77,7 @@ def _print_one(console: Console, entries: dict[str, dict[str, object]]) -> None:
         for key, value in figures.items():
             if key != "sources":
                 source = sources.get(key, "") if isinstance(sources, dict) else ""
-                table.add_row(key, f"{value:,}" if isinstance(value, int | float) else str(value), str(source))
+                table.add_row(key, _shown(value), str(source))
         console.print(table)
 
 

@@ -45,18 +45,19 @@ def run(
 
     Example: odcsim run scenarios/quickstart.yaml --set workload.samples_per_rank=8
     """
-    from odcsim.files import write_atomically
+    from odcsim.files import require_output_folder, write_together
     from odcsim.report import render_page
     from odcsim.scenario import load_scenario
     from odcsim.simulation import simulate
 
     loaded = load_scenario(scenario, overrides=overrides or [])
+    require_output_folder(out, key="--out")
     with _progress() as progress:
         result = simulate(loaded, base_folder=scenario.parent, file=scenario, engine=engine.value, progress=progress)
     document = _as_json(result)
+    page = render_page(result, command=_command(scenario, engine, overrides or []))
     json_file, page_file = out / f"{result.name}.json", out / f"{result.name}.html"
-    write_atomically(json_file, document)
-    write_atomically(page_file, render_page(result, command=_command(scenario, engine, overrides or [])))
+    write_together({json_file: document, page_file: page})
     if json:
         typer.echo(document, nl=False)
     else:

@@ -62,11 +62,16 @@ def analytic_compute(
         linear_efficiency: share of the peak that matrix products reach.
         attention_efficiency: share of the peak that attention reaches.
         recompute: whether a block's backward runs its forward again.
-        visit_overhead_s: fixed cost of each visit.
+        visit_overhead_s: fixed cost of each visit that computes.
     """
     flops_FV = _flops_FV(shape, visits, recompute=recompute)
-    rates_F1 = peak_flops_per_s * np.array([[attention_efficiency], [linear_efficiency]])
-    return np.vstack([flops_FV / rates_F1, np.full((1, len(visits)), visit_overhead_s)])
+    efficiencies_F1 = np.array([[attention_efficiency], [linear_efficiency]])
+    # Not by the product of peak and efficiency: of two tiny numbers it would be 0. Whoever asks sees times too long.
+    with np.errstate(over="ignore"):
+        seconds_FV = flops_FV / peak_flops_per_s / efficiencies_F1
+    # A unit pays once each way: the embedding's visits, which do nothing but hold the root's transfers, pay nothing.
+    overhead_V = np.where(flops_FV.any(axis=0), visit_overhead_s, 0.0)
+    return np.vstack([seconds_FV, overhead_V[None, :]])
 
 
 def fitted_compute(shape: ModelShape, visits: Sequence[Visit], *, fit: TokenCost, recompute: bool) -> FloatArray:

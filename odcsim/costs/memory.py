@@ -1,7 +1,8 @@
 """Peak memory of a rank, part by part. docs/model.md lists the formulas ("Memory").
 
-Counted are tensors that training holds at its peak, the backward of the largest microbatch. What no formula knows (the
-device's context, communication buffers, fragmentation) comes off the capacity as a fixed share.
+Counted are the tensors that training holds at its peak, which is one of two moments: the backward of a block of the
+largest microbatch, or the reduction of the root's gradients at a microbatch's end (when activations are gone). What no
+formula knows (the device's context, communication buffers, fragmentation) comes off the capacity as a fixed share.
 """
 
 from __future__ import annotations
@@ -42,32 +43,53 @@ class MemoryModel:
     recompute: bool
     fused_loss: bool
 
-    def parts_bytes(self, *, tokens: float, on_demand: bool, published_bytes: int) -> dict[str, float]:
+    def parts_bytes(
+        self, *, tokens: float, on_demand: bool, published_bytes: int, gather_bytes: int
+    ) -> dict[str, float]:
         """Bytes by part at the peak, for a largest microbatch of `tokens`.
 
         Args:
             tokens: of the largest microbatch.
             on_demand: whether ODC's published copy and accumulator are held.
             published_bytes: of a published parameter; 0 where the master parameters themselves are read.
+            gather_bytes: of a parameter as it is gathered; more than `param_bytes` where master parameters are read.
         """
-        shape = self.shape
-        shard = shape.total_parameters / self.ranks
-        block = shape.parameters_per_block
-        parts = {
+        shard = self.shape.total_parameters / self.ranks
+        kept = {
             "parameters": shard * _FP32,
             "gradients": shard * _FP32,
             "optimizer_state": shard * _FP32 * OPTIMIZER_STATES[self.optimizer],
-            # The root stays gathered; of the blocks, the one that computes and the one being prefetched.
-            "gathered_units": (shape.root_parameters + 2 * block) * self.param_bytes,
-            # The gradient of the block whose backward runs, and the copy being reduced.
-            "unsharded_gradients": block * (self.param_bytes + self.reduce_bytes),
-            "activations": tokens * self._activation_bytes_per_token(),
-            "logits": 0.0 if self.fused_loss else tokens * shape.vocab * (2 * self.param_bytes + _FP32),
         }
+        block_backward, root_reduction = self._block_backward_bytes(tokens, gather_bytes), self._root_reduction_bytes()
+        worse = block_backward if sum(block_backward.values()) >= sum(root_reduction.values()) else root_reduction
+        parts = {**kept, **worse}
         if on_demand:
             parts["published_copy"] = shard * published_bytes
             parts["accumulator"] = shard * self.reduce_bytes
         return parts
+
+    def _block_backward_bytes(self, tokens: float, gather_bytes: int) -> dict[str, float]:
+        """What is held beside the shard while a block's backward ends, in a microbatch of `tokens`."""
+        shape, block = self.shape, self.shape.parameters_per_block
+        return {
+            # The root stays gathered; of the blocks, the one that computes, and the one being prefetched as gathered.
+            "gathered_units": (shape.root_parameters + block) * self.param_bytes + block * gather_bytes,
+            # The block's gradient and the copy being reduced; the head's gradient waits for the root's reduction.
+            "unsharded_gradients": block * (self.param_bytes + self.reduce_bytes)
+            + shape.vocab * shape.hidden * self.param_bytes,
+            "activations": tokens * self._activation_bytes_per_token(),
+            "logits": 0.0 if self.fused_loss else tokens * shape.vocab * (2 * self.param_bytes + _FP32),
+        }
+
+    def _root_reduction_bytes(self) -> dict[str, float]:
+        """What is held beside the shard while the root's gradients are reduced, after a microbatch's last backward."""
+        root = self.shape.root_parameters
+        return {
+            "gathered_units": root * self.param_bytes,
+            "unsharded_gradients": root * (self.param_bytes + self.reduce_bytes),
+            "activations": 0.0,
+            "logits": 0.0,
+        }
 
     def _activation_bytes_per_token(self) -> float:
         """Saved for backward: every block's input, and inside the one (or all) blocks that hold their activations.

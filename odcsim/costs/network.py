@@ -95,6 +95,7 @@ class Fabric:
         intra_node_efficiency: float,
         inter_node_efficiency: float,
     ) -> float:
-        inside_s = intra_node_bytes / (self.intra_node.bandwidth_bytes_per_s * intra_node_efficiency)
-        between_s = inter_node_bytes / (self.inter_node.bandwidth_bytes_per_s * inter_node_efficiency)
+        # Not by the product: of two tiny numbers it would be 0.
+        inside_s = intra_node_bytes / self.intra_node.bandwidth_bytes_per_s / intra_node_efficiency
+        between_s = inter_node_bytes / self.inter_node.bandwidth_bytes_per_s / inter_node_efficiency
         return max(inside_s, between_s) / self.slowest_link_speed

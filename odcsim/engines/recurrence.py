@@ -147,6 +147,7 @@ class _State:
         self._gathered = np.zeros((rows, 1))
         self._reduce_start = np.zeros((rows, 1))
         self._reduced = np.zeros((rows, 1))
+        self._scratch = np.empty(shape)
         self._views: list[FloatArray] = []
         self._microbatch = -1
 
@@ -175,39 +176,42 @@ class _State:
             np.add(start, self._gather_s[position], out=gathered)
             if recorder is not None:
                 recorder.transfer("gather", visit.unit, microbatch, start, gathered)
-            self._stall(waited, end, start, gathered)
-        started[:] = end
-        end += compute_RW
+            self._stall(waited, end, start, gathered, out=started)
+        else:
+            started[:] = end
+        np.add(started, compute_RW, out=end)
         if recorder is not None:
             recorder.compute(visit, microbatch, started, end)
         if visit.reduces:
             if self._overlap == "prefetch":
                 # FSDP2's compute stream waits here for the previous reduce: at most one is in flight on a rank.
-                self._stall(waited, end, reduce_start, reduced)
+                self._stall(waited, end, reduce_start, reduced, out=end)
             reduce_start[:] = self._meeting(end)
             np.add(reduce_start, self._reduce_s[position], out=reduced)
             if recorder is not None:
                 recorder.transfer("scatter_accumulate", visit.unit, microbatch, reduce_start, reduced)
             if self._overlap != "prefetch":
-                self._stall(waited, end, reduce_start, reduced)
+                self._stall(waited, end, reduce_start, reduced, out=end)
 
     def finish(self) -> None:
         """A rank is done when its last compute and its last reduce are."""
-        self._stall(self.waited, self.end, self._reduce_start, self._reduced)
+        self._stall(self.waited, self.end, self._reduce_start, self._reduced, out=self.end)
 
     def _meeting(self, ready_RW: FloatArray) -> FloatArray:
         """When transfers start whose ranks are ready at `ready_RW`: shape (rows, 1)."""
         return ready_RW.max(axis=1, keepdims=True) if self._meets else ready_RW
 
-    def _stall(self, waited: FloatArray, end: FloatArray, start: FloatArray, done: FloatArray) -> None:
-        """Hold the compute stream until a transfer from `start` to `done` is over."""
+    def _stall(
+        self, waited: FloatArray, end: FloatArray, start: FloatArray, done: FloatArray, *, out: FloatArray
+    ) -> None:
+        """Hold the compute stream from `end` until a transfer, `start` to `done`, is over; `out` is when it goes on."""
         if self._meets:
-            waits = start - end
-            np.maximum(waits, 0.0, out=waits)
+            others_came = np.maximum(end, start, out=self._scratch[: end.shape[0]])
             if self._recorder is not None:
-                self._recorder.wait(self._microbatch, end, end + waits)
+                self._recorder.wait(self._microbatch, end, others_came)
+            waits = np.subtract(others_came, end, out=others_came)
             waited += waits
-        np.maximum(end, done, out=end)
+        np.maximum(end, done, out=out)
 
 
 class _Recorder:

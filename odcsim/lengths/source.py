@@ -100,8 +100,8 @@ class LengthSource:
             uneven = samples % self.group_size == 0
             advice = "not all groups are of that size" if uneven else f"use a multiple of {self.group_size}"
             warnings.warn(
-                f"{self.name}: {cut_groups} groups of up to {self.group_size} samples are cut by the end of a "
-                f"minibatch of {samples} ({advice})",
+                f"{self.name}: groups of up to {self.group_size} samples that are cut by the end of a minibatch of "
+                f"{samples}: {cut_groups} ({advice})",
                 LengthsWarning,
                 stacklevel=2,
             )

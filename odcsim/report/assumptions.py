@@ -89,7 +89,7 @@ def repeat(result: RunResult, command: str) -> Markup:
         element(
             "p",
             "Everything random comes from the scenario's seed: the same scenario and the same version of odcsim give "
-            "the same numbers, and the same bytes of this page.",
+            "the same numbers.",
         )
         if result.engine != "measured"
         else "",

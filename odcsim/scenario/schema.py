@@ -5,9 +5,10 @@ A scenario says what the user wants; nothing here looks into a catalog or opens 
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
 from odcsim.lengths import LengthSpec
 from odcsim.schedule import Overlap, Sync
@@ -38,13 +39,34 @@ MOST_SAMPLES = 50_000_000
 MOST_MINIBATCHES = 1_000_000
 LONGEST_SAMPLE_TOKENS = 1 << 30
 
+_FILE_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
+
 
 def _quantity(dimension: Dimension) -> BeforeValidator:
     return BeforeValidator(lambda value: parse_quantity(value, dimension))
 
 
-def _quantity_schema(*examples: str) -> WithJsonSchema:
-    return WithJsonSchema({"anyOf": [{"type": "number", "minimum": 0}, {"type": "string"}], "examples": list(examples)})
+def _quantity_schema(*examples: str, least: Literal["minimum", "exclusiveMinimum"] = "minimum") -> WithJsonSchema:
+    return WithJsonSchema({"anyOf": [{"type": "number", least: 0}, {"type": "string"}], "examples": list(examples)})
+
+
+def _no_flag(value: object) -> object:
+    # pydantic would take true for 1.
+    if isinstance(value, bool):
+        raise ValueError("must be a number")  # noqa: TRY004 - pydantic reports ValueErrors
+    return value
+
+
+def _file_name(value: object) -> object:
+    if isinstance(value, str) and not re.fullmatch(_FILE_NAME, value):
+        raise ValueError("allowed: 1 to 100 letters, digits, dots, dashes and underscores, a letter or digit first")
+    return value
+
+
+def _printable(value: str) -> str:
+    if not value.isprintable():
+        raise ValueError("must hold printable characters only, on one line")
+    return value
 
 
 def _name_or_mapping(value: object) -> object:
@@ -54,11 +76,15 @@ def _name_or_mapping(value: object) -> object:
 
 
 NameOrMapping = Annotated[str | dict[str, Any], BeforeValidator(_name_or_mapping)]
-Bandwidth = Annotated[float, _quantity("bytes/s"), Field(gt=0), _quantity_schema("300 GB/s", "400 Gb/s")]
+Bandwidth = Annotated[
+    float, _quantity("bytes/s"), Field(gt=0), _quantity_schema("300 GB/s", "400 Gb/s", least="exclusiveMinimum")
+]
 Seconds = Annotated[float, _quantity("seconds"), _quantity_schema("5 us", "0.15 s")]
-Fraction = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Fraction = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False), BeforeValidator(_no_flag)]
+Probability = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), BeforeValidator(_no_flag)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(_no_flag)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False), BeforeValidator(_no_flag)]
+AtLeastOne = Annotated[float, Field(ge=1, allow_inf_nan=False), BeforeValidator(_no_flag)]
 Tokens = Annotated[int, Field(ge=1, le=LONGEST_SAMPLE_TOKENS, strict=True)]
 RankNumber = Annotated[int, Field(ge=0)]
 
@@ -88,7 +114,7 @@ class NodeLink(_Section):
     efficiency: Fraction | None = None
     """Share of the bandwidth that collectives reach."""
     ports: Annotated[int, Field(ge=1)] | None = None
-    """Network ports of a node. Its ranks share them evenly; with `contention` a rank alone has a whole port."""
+    """Network ports of a node, which its ranks share; with `contention` a rank alone has a whole port."""
 
 
 class OneSided(_Section):
@@ -103,9 +129,9 @@ class OneSided(_Section):
 class Slowdowns(_Section):
     """Random stragglers: a microbatch of a rank is slowed down, each independently of the others."""
 
-    probability: Annotated[float, Field(ge=0, le=1)]
+    probability: Probability
     """Chance of a microbatch to be slow."""
-    factor: Annotated[float, Field(ge=1, allow_inf_nan=False)]
+    factor: AtLeastOne
     """How many times longer its compute takes then."""
 
 
@@ -128,8 +154,8 @@ class Cluster(_Section):
     """Whether one-sided transfers under way at the same time share their node's ports (events engine only)."""
     rank_speeds: dict[RankNumber, Positive] = Field(default_factory=dict)
     """Compute speed of single ranks; 1 for all others, 0.5 for a rank that takes twice as long."""
-    link_speeds: dict[RankNumber, Positive] = Field(default_factory=dict)
-    """Link speed of single ranks; 1 for all others. Everyone reads from every rank, so all wait for the slowest."""
+    link_speeds: dict[RankNumber, Fraction] = Field(default_factory=dict)
+    """Link speed of single ranks, at most 1, which all others have. Everyone reads from every rank: all are slowed."""
     slowdowns: Slowdowns | None = None
     """Random stragglers."""
 
@@ -208,7 +234,7 @@ class AnalyticCompute(_Section):
     attention_efficiency: Fraction | None = None
     """Share of peak FLOP/s that attention reaches."""
     visit_overhead: Seconds = 0.0
-    """Fixed cost of one unit's forward, and of its backward (launches, copies)."""
+    """Fixed cost of one unit's forward, and of its backward (launches, copies); the root's is its head."""
 
 
 class Compute(_Section):
@@ -267,7 +293,7 @@ class Case(_Section):
     """As the scenario's `overlap`, for this case alone."""
     pad: bool = False
     """Whether ranks run padding microbatches until all have as many (a padding microbatch costs its fixed time)."""
-    name: Annotated[str, Field(min_length=1, max_length=60)] | None = None
+    name: Annotated[str, Field(min_length=1, max_length=60), AfterValidator(_printable)] | None = None
     """Shown in tables and charts; made of the other keys when left out."""
 
 
@@ -282,7 +308,7 @@ class Runtime(_Section):
 class Scenario(_Section):
     """One workload on one cluster, and the cases to compare."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
+    name: Annotated[str, Field(pattern=_FILE_NAME), BeforeValidator(_file_name)]
     """Names the output files: letters, digits, dot, dash and underscore."""
     model: NameOrMapping
     """Catalog name, path of a Hugging Face config.json, or an inline shape."""

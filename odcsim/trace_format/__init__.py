@@ -1,0 +1,49 @@
+"""The trace format: folders that hold what every rank of a run did, measured or simulated.
+
+    spans       one thing that a rank did, and the line that says so
+    info        what was run: the content of run.json
+    folder      writing and reading a folder
+    simulated   from an engine's spans
+    chrome      to a Chrome trace, for Perfetto
+
+docs/trace_format.md describes the files. Times are seconds since the origin that all ranks of a run share.
+"""
+
+from __future__ import annotations
+
+from odcsim.trace_format.chrome import to_chrome_trace
+from odcsim.trace_format.folder import (
+    RankTraceWriter,
+    RecordedRun,
+    TraceSizeWarning,
+    clear_run,
+    rank_file,
+    read_run,
+    read_run_info,
+    write_run,
+    write_run_info,
+)
+from odcsim.trace_format.info import TRACE_SCHEMA, ClockInfo, PlannedLengths, RunInfo, planned_lengths
+from odcsim.trace_format.simulated import simulated_spans_to_trace
+from odcsim.trace_format.spans import SPAN_NAMES, TraceSpan
+
+__all__ = [
+    "SPAN_NAMES",
+    "TRACE_SCHEMA",
+    "ClockInfo",
+    "PlannedLengths",
+    "RankTraceWriter",
+    "RecordedRun",
+    "RunInfo",
+    "TraceSizeWarning",
+    "TraceSpan",
+    "clear_run",
+    "planned_lengths",
+    "rank_file",
+    "read_run",
+    "read_run_info",
+    "simulated_spans_to_trace",
+    "to_chrome_trace",
+    "write_run",
+    "write_run_info",
+]
