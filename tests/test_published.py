@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -11,9 +12,7 @@ import pytest
 @pytest.fixture(scope="module")
 def experiments():
     """Every experiment of scenarios/published, simulated once."""
-    from conftest import ROOT
-
-    sys.path.insert(0, str(ROOT / "benchmarks"))
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
     try:
         import published
     finally:

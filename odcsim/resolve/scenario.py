@@ -1,0 +1,132 @@
+"""From a scenario to what can be simulated: names looked up, files read, costs worked out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from odcsim.arrays import FloatArray
+from odcsim.catalog import Gpu, load_gpu
+from odcsim.costs.compute import analytic_compute, fitted_compute, microbatch_cost
+from odcsim.costs.memory import MemoryModel
+from odcsim.costs.state import DTYPE_BYTES
+from odcsim.costs.token_cost import TokenCost
+from odcsim.errors import InputError
+from odcsim.lengths import load_source
+from odcsim.model_shape import ModelShape, load_model
+from odcsim.policies import find_policy
+from odcsim.resolve.case_schedules import CaseSchedules
+from odcsim.resolve.plausible import require_plausible
+from odcsim.resolve.resolved import ResolvedCase, ResolvedScenario
+from odcsim.resolve.without_effect import settings_without_effect
+from odcsim.scenario import Case, Scenario
+from odcsim.schedule import Visit, decoder_visits
+
+__all__ = ["resolve"]
+
+
+def resolve(scenario: Scenario, *, base_folder: Path, file: Path | None = None) -> ResolvedScenario:
+    """Look up and read everything that a scenario names.
+
+    Args:
+        scenario: a valid scenario.
+        base_folder: what its paths are relative to.
+        file: the scenario's file, for messages.
+
+    Raises:
+        InputError: an unknown name, an unreadable file, or a case that cannot work.
+    """
+    model = load_model(scenario.model, base_folder=base_folder, file=file)
+    gpu = load_gpu(scenario.cluster.gpu, file=file)
+    source = load_source(scenario.workload.lengths, base_folder=base_folder, file=file)
+    visits = decoder_visits(model.layers)
+    coefficients_FV = _compute(scenario, model, gpu, visits, file=file)
+    speeds_D = np.ones(scenario.cluster.ranks)
+    for rank, speed in scenario.cluster.rank_speeds.items():
+        speeds_D[rank] = speed
+    costs = CaseSchedules.of(scenario, model, gpu)
+    cases = []
+    for position, case in enumerate(scenario.cases):
+        key = f"cases.{position}"
+        policy = find_policy(case.policy, file=file, key=f"{key}.policy")
+        if case.sync == "fsdp" and not policy.equal_counts and not case.pad:
+            raise InputError(
+                f"{policy.name} gives ranks unequal numbers of microbatches, which deadlocks under fsdp; "
+                "allowed: sync: odc, or pad: true (padding microbatches), or a policy with equal counts",
+                file=file,
+                key=f"{key}.policy",
+                value=case.policy,
+            )
+        schedule = costs.schedule(case, overlap=case.overlap or scenario.overlap, visits=visits)
+        cases.append(ResolvedCase(case, "", policy, schedule))
+    labels = _labels([case.case for case in cases], scenario)
+    training = scenario.training
+    resolved = ResolvedScenario(
+        scenario=scenario,
+        model=model,
+        gpu=gpu,
+        source=source,
+        coefficients_FV=coefficients_FV,
+        cost=microbatch_cost(coefficients_FV),
+        speeds_D=speeds_D,
+        memory=MemoryModel(
+            shape=model,
+            ranks=scenario.cluster.ranks,
+            param_bytes=DTYPE_BYTES[training.param_dtype],
+            reduce_bytes=DTYPE_BYTES[training.reduce_dtype],
+            optimizer=training.optimizer,
+            recompute=training.recompute == "full",
+            fused_loss=training.fused_loss,
+        ),
+        published_bytes=costs.shard.published_bytes_per_parameter,
+        cases=tuple(
+            ResolvedCase(case.case, label, case.policy, case.schedule)
+            for case, label in zip(cases, labels, strict=True)
+        ),
+        warnings=tuple(settings_without_effect(scenario, cases)),
+    )
+    require_plausible(resolved, file=file)
+    return resolved
+
+
+def _compute(
+    scenario: Scenario, model: ModelShape, gpu: Gpu, visits: tuple[Visit, ...], *, file: Path | None
+) -> FloatArray:
+    recompute = scenario.training.recompute == "full"
+    fitted = scenario.compute.fitted
+    if fitted is not None:
+        fit = TokenCost(
+            quadratic=fitted.scale * fitted.quadratic / fitted.per_tokens / fitted.per_tokens,
+            linear=fitted.scale * fitted.linear / fitted.per_tokens,
+            constant=fitted.scale * fitted.constant,
+        )
+        if not np.isfinite([fit.quadratic, fit.linear, fit.constant]).all():
+            raise InputError("gives times that no number holds", file=file, key="compute.fitted", value=fit)
+        return fitted_compute(model, visits, fit=fit, recompute=recompute)
+    analytic = scenario.compute.analytic
+    assert analytic is not None
+    return analytic_compute(
+        model,
+        visits,
+        peak_flops_per_s=gpu.peak_flops_per_s,
+        linear_efficiency=analytic.linear_efficiency or gpu.linear_efficiency,
+        attention_efficiency=analytic.attention_efficiency or gpu.attention_efficiency,
+        recompute=recompute,
+        visit_overhead_s=analytic.visit_overhead,
+    )
+
+
+def _labels(cases: list[Case], scenario: Scenario) -> list[str]:
+    """A short label for each case: sync and policy, and what else sets it apart."""
+    labels = []
+    for case in cases:
+        parts = [case.sync.upper(), case.policy]
+        if case.pad:
+            parts.append("padded")
+        if case.overlap not in {None, scenario.overlap}:
+            parts.append(f"overlap {case.overlap}")
+        labels.append(case.name or " ".join(parts))
+    return [
+        label if labels.count(label) == 1 else f"{label} (#{position + 1})" for position, label in enumerate(labels)
+    ]

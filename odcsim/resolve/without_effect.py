@@ -1,0 +1,55 @@
+"""Settings that were made and change nothing: each is told, none is silently ignored."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from odcsim.resolve.case_schedules import ports_of
+from odcsim.resolve.resolved import ResolvedCase
+from odcsim.scenario import Scenario
+
+__all__ = ["settings_without_effect"]
+
+
+def settings_without_effect(scenario: Scenario, cases: Sequence[ResolvedCase]) -> list[str]:
+    """One sentence for every setting that was made and changes nothing."""
+    cluster, found = scenario.cluster, []
+    for position, case in enumerate(cases):
+        if case.case.pad and case.policy.equal_counts:
+            found.append(f"cases.{position}.pad has no effect: {case.policy.name} gives equal counts already")
+    syncs = {case.case.sync for case in cases}
+    if "odc" not in syncs:
+        found += [
+            f"{key} has no effect: no case uses sync: odc"
+            for key in ("on_demand", "cluster.one_sided", "cluster.contention")
+            if _is_set(scenario, key)
+        ]
+    if cluster.nodes == 1:
+        found += [
+            f"{key} has no effect: there is one node only"
+            for key in ("cluster.inter_node", "cluster.one_sided.inter_node_efficiency", "cluster.contention")
+            if _is_set(scenario, key)
+        ]
+    elif cluster.inter_node.ports is not None and not cluster.contention:
+        found.append("cluster.inter_node.ports has no effect without cluster.contention: true")
+    elif cluster.contention and ports_of(cluster) == cluster.gpus_per_node:
+        found.append(
+            "cluster.contention has no effect: every rank has a port of its own (see cluster.inter_node.ports)"
+        )
+    if scenario.compute.fitted is not None and scenario.training.recompute == "none":
+        found.append(
+            "training.recompute: none changes memory, but not the total of compute.fitted: it holds what was measured"
+        )
+    # A setting may have no effect for two reasons: the first one told is enough.
+    return list({sentence.partition(" ")[0]: sentence for sentence in reversed(found)}.values())[::-1]
+
+
+def _is_set(scenario: Scenario, key: str) -> bool:
+    """Whether the user wrote `key`, and not its default."""
+    section: Any = scenario
+    *parents, last = key.split(".")
+    for name in parents:
+        section = getattr(section, name)
+    default = type(section).model_fields[last].get_default(call_default_factory=True)
+    return last in section.model_fields_set and getattr(section, last) != default
