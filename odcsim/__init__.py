@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from odcsim.scenario import Scenario, load_scenario
     from odcsim.simulation import simulate
 
+__version__ = "0.1.0"
+
 __all__ = [
     "CaseResult",
     "InputError",

@@ -137,8 +137,8 @@ def load_gpu(value: object, *, file: object | None = None, key: str = "cluster.g
         if name not in _INLINE_KEYS:
             raise unknown_name("GPU key", name, _INLINE_KEYS, file=file, key=key)
     name = value.get("name", f"{value['base']} (modified)" if "base" in value else "inline")
-    if not isinstance(name, str) or not name:
-        raise InputError("must be a text", file=file, key=f"{key}.name", value=name)
+    if not isinstance(name, str) or not name or not name.isprintable():
+        raise InputError("must be a printable text", file=file, key=f"{key}.name", value=name)
     return _from_mapping(value, name=name, default_source="the scenario", file=file, key=key)
 
 

@@ -162,8 +162,8 @@ def size_problem(field: str, value: object) -> str | None:
 
 def check_fields(values: Mapping[str, Any], *, file: object | None, key_of: Callable[[str], str]) -> None:
     """Raise for the first field that is at fault; `key_of` tells under which key the user wrote it."""
-    if not isinstance(values["name"], str) or not values["name"]:
-        raise InputError("must be a text", file=file, key=key_of("name"), value=values["name"])
+    if not isinstance(values["name"], str) or not values["name"] or not values["name"].isprintable():
+        raise InputError("must be a printable text", file=file, key=key_of("name"), value=values["name"])
     for field in _LARGEST_SIZES:
         problem = size_problem(field, values[field])
         if problem:

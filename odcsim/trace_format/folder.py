@@ -257,7 +257,7 @@ def _read_trace(file: Path, info: RunInfo) -> tuple[TraceSpan, ...]:
                     file=file,
                     key=f"line {number}",
                 )
-            computed, computed_until_s = span.name, max(computed_until_s, span.end_s)
+            computed, computed_until_s = span.name, span.end_s
         spans.append(span)
     return tuple(spans)
 

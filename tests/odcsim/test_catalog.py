@@ -247,7 +247,7 @@ def test_an_unknown_key_is_refused_with_the_nearest():
             {"memory_bytes": {"source": "us"}},
             "memory_bytes: {'source': 'us'}: must be a quantity or {value, source, note}",
         ),
-        ({"name": 7}, "name: 7: must be a text"),
+        ({"name": 7}, "name: 7: must be a printable text"),
         ({"base": 7}, "base: 7: must be the name of a GPU"),
     ],
 )

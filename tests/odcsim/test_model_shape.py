@@ -224,7 +224,7 @@ def test_other_refusals_of_a_shape():
         ModelShape("tiny", **(TINY | {"kv_heads": 3}))
     with pytest.raises(InputError, match=r"^qk_norm: 1: must be true or false$"):
         ModelShape("tiny", **TINY, qk_norm=1)
-    with pytest.raises(InputError, match=r"^name: '': must be a text$"):
+    with pytest.raises(InputError, match=r"^name: '': must be a printable text$"):
         ModelShape("", **TINY)
 
 

@@ -7,6 +7,8 @@ import json
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import odcsim.simulation
 from odcsim.engines import recurrence
@@ -88,6 +90,41 @@ def test_engines_agree_on_the_whole_result(run, scenario):
             list(left.fractions.to_document().values()), list(right.fractions.to_document().values()), atol=1e-9
         )
         assert left.conservation == right.conservation
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_any_scenario_is_answered(run, changed, data):
+    """Any lengths on any ranks under any cap: both engines finish, agree, lose nothing and beat no bound."""
+    draw = data.draw
+    changes = {
+        "cluster.gpus_per_node": draw(st.integers(1, 4)),
+        "cluster.nodes": draw(st.integers(1, 2)),
+        "cluster.rank_speeds": {0: draw(st.sampled_from([0.1, 1, 3]))},
+        "workload.lengths": {"values": draw(st.lists(st.integers(1, 9999), min_size=1, max_size=9))},
+        "workload.samples_per_rank": None,
+        "workload.samples_per_minibatch": draw(st.integers(1, 12)),
+        "workload.max_tokens": draw(st.integers(1, 12000)),
+        "workload.oversize": draw(st.sampled_from(["truncate", "drop", "own-microbatch"])),
+        "workload.minibatches": draw(st.integers(1, 3)),
+        "workload.seed": draw(st.integers(0, 9)),
+        "overlap": draw(st.sampled_from(["prefetch", "gather-only", "none"])),
+        "compute.fitted": {
+            "quadratic": draw(st.sampled_from([0, 2.0])),
+            "linear": 3.0,
+            "constant": draw(st.sampled_from([0, 0.5])),
+            "per_tokens": 32000,
+        },
+        "cases": draw(st.lists(st.sampled_from(ALL_CASES), min_size=1, max_size=3)),
+    }
+    results = [run(changed(changes), engine=engine) for engine in ("recurrence", "events")]
+    for left, right in zip(*(result.cases for result in results), strict=True):
+        np.testing.assert_allclose(left.minibatch_s_N, right.minibatch_s_N, rtol=1e-9)
+        assert (left.minibatch_s_N >= left.lower_bound_s_N * (1 - 1e-12)).all()
+        assert sum(left.fractions.to_document().values()) == pytest.approx(1, abs=1e-12)
+        assert left.conservation == right.conservation
+        if changes["workload.oversize"] != "own-microbatch":
+            assert left.memory.largest_microbatch_tokens <= changes["workload.max_tokens"]
 
 
 @pytest.mark.parametrize("samples_at_once", [1, 20])
