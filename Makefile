@@ -1,13 +1,14 @@
 # Two commands set everything up by themselves, in .venv:
 #   make demo   install the simulator, run scenarios/quickstart.yaml, leave a report in reports/
-#   make test   install the test tools, then check style, types and layers, and run the tests
-# More: make check (no tests), make bench (speed, scale, published results), make clean
+#   make test   install torch and the test tools, then check style, types and layers, and run the tests
+# More: make check (no tests), make test-simulator (in an environment without torch), make bench (speed, scale, published
+# results, transfers), make clean
 
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
-.PHONY: demo test check bench clean
+.PHONY: demo test check test-simulator bench clean
 
 demo: .venv/.simulator
 	$(BIN)/odcsim run scenarios/quickstart.yaml
@@ -21,9 +22,14 @@ check: .venv/.tests
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+test-simulator: .venv-simulator/.tests
+	.venv-simulator/bin/python -m pytest tests/odcsim tests/test_surface.py tests/test_published.py
+
 bench: .venv/.tests
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/published.py
+	$(BIN)/python benchmarks/transfers.py
+	$(BIN)/python benchmarks/runtime.py
 
 # A failed installation leaves no stamp, and is tried again.
 .venv/.simulator: pyproject.toml
@@ -33,8 +39,13 @@ bench: .venv/.tests
 
 .venv/.tests: pyproject.toml
 	$(PYTHON) -m venv .venv
-	$(PIP) install --editable '.[test]'
+	$(PIP) install --editable '.[test,rt,examples]'
 	@touch .venv/.simulator $@
 
+.venv-simulator/.tests: pyproject.toml
+	$(PYTHON) -m venv .venv-simulator
+	.venv-simulator/bin/python -m pip --quiet --disable-pip-version-check install --editable '.[test]'
+	@touch $@
+
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
+	rm -rf .venv .venv-simulator .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist

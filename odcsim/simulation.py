@@ -13,15 +13,15 @@ import numpy as np
 from odcsim.arrays import BoolArray, FloatArray, IntArray
 from odcsim.engines import find_engine
 from odcsim.engines.timeline import Span
-from odcsim.errors import InputError, PolicyError
-from odcsim.lengths import cut, describe_lengths
+from odcsim.errors import InputError
+from odcsim.lengths import describe_lengths
 from odcsim.memory_advice import memory_result
 from odcsim.metrics import RankTimeTotals, paired_speedup
-from odcsim.partition.bounds import compute_lower_bound_s
-from odcsim.policies import MinibatchPlan, plan_minibatch
+from odcsim.minibatches import draw_lengths, draw_slowdowns, lower_bound_s, plan_of_case
+from odcsim.policies import MinibatchPlan
 from odcsim.resolve import ResolvedCase, ResolvedScenario, resolve
 from odcsim.results import CaseResult, Conservation, RunResult
-from odcsim.scenario import Scenario, Workload
+from odcsim.scenario import Scenario
 from odcsim.schedule import Work
 
 __all__ = ["EngineChoice", "Progress", "simulate"]
@@ -63,14 +63,14 @@ def simulate(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         resolved = resolve(scenario, base_folder=base_folder, file=file)
-        lengths_NS = _drawn(resolved)
+        lengths_NS = draw_lengths(resolved)
     engine_name = _engine_name(resolved, engine, lengths_NS.size)
     runs = [_CaseRun(resolved, case) for case in resolved.cases]
     bounds_s_N = np.empty(len(lengths_NS))
     # A step is a minibatch planned, or run, by one case.
     steps, done = 2 * len(lengths_NS) * len(runs), 0
     for chunk in _chunks(lengths_NS):
-        bounds_s_N[chunk] = [_lower_bound_s(resolved, lengths_S) for lengths_S in lengths_NS[chunk]]
+        bounds_s_N[chunk] = [lower_bound_s(resolved, lengths_S) for lengths_S in lengths_NS[chunk]]
         plans: dict[str, list[MinibatchPlan]] = {}
         for run in runs:
             policy = run.case.policy.name
@@ -78,7 +78,7 @@ def simulate(
                 plans[policy] = []
                 for offset, lengths_S in enumerate(lengths_NS[chunk]):
                     minibatch = chunk.start + offset
-                    plans[policy].append(_plan(resolved, run.case, lengths_S, minibatch=minibatch, file=file))
+                    plans[policy].append(plan_of_case(resolved, run.case, lengths_S, minibatch=minibatch, file=file))
                     if progress is not None:
                         progress(done + offset + 1, steps)
             done += chunk.stop - chunk.start
@@ -95,14 +95,6 @@ def simulate(
         warnings=(*resolved.warnings, *dict.fromkeys(str(warning.message) for warning in caught)),
         sampled_lengths=lengths_NS.reshape(-1)[:_SHOWN_LENGTHS],
     )
-
-
-def _drawn(resolved: ResolvedScenario) -> IntArray:
-    """The lengths of all minibatches, shape (N, S)."""
-    workload = resolved.scenario.workload
-    samples = workload.samples_of(resolved.scenario.cluster.ranks)
-    lengths_NS = resolved.source.draw(workload.minibatches, samples, workload.seed)
-    return lengths_NS if workload.cut_tokens is None else cut(lengths_NS, cut_tokens=workload.cut_tokens)
 
 
 def _engine_name(resolved: ResolvedScenario, choice: EngineChoice, samples: int) -> str:
@@ -126,36 +118,6 @@ def _chunks(lengths_NS: IntArray) -> Iterator[slice]:
     step = max(1, _SAMPLES_AT_ONCE // max(samples, 1))
     for first in range(0, minibatches, step):
         yield slice(first, min(first + step, minibatches))
-
-
-def _lower_bound_s(resolved: ResolvedScenario, lengths_S: IntArray) -> float:
-    """What no plan of this minibatch can beat under any sync: compute alone, and the optimizer's step."""
-    workload = resolved.scenario.workload
-    cap_tokens = workload.max_tokens
-    if workload.oversize == "drop":
-        lengths_S = lengths_S[lengths_S <= cap_tokens]
-    elif workload.oversize == "truncate":
-        lengths_S = np.minimum(lengths_S, cap_tokens)
-    compute_s = compute_lower_bound_s(lengths_S, cost=resolved.cost, cap_tokens=cap_tokens, speeds_D=resolved.speeds_D)
-    return compute_s + resolved.cases[0].schedule.optimizer_s
-
-
-def _plan(
-    resolved: ResolvedScenario, case: ResolvedCase, lengths_S: IntArray, *, minibatch: int, file: Path | None
-) -> MinibatchPlan:
-    workload = resolved.scenario.workload
-    try:
-        return plan_minibatch(
-            case.policy,
-            lengths_S,
-            ranks=resolved.scenario.cluster.ranks,
-            cap_tokens=workload.max_tokens,
-            cost=resolved.cost,
-            oversize=workload.oversize,
-        )
-    except PolicyError as error:
-        key = f"workload.{error.key}" if error.key in Workload.model_fields else "workload"
-        raise PolicyError(f"minibatch {minibatch}: {error.problem}", file=file, key=key, value=error.value) from None
 
 
 @dataclass(frozen=True)
@@ -206,7 +168,13 @@ class _CaseRun:
         loads = _MinibatchLoads.of(plans, pad=self.case.case.pad)
         counted_NDM = loads.counted_NDM
         # A rank of half the speed takes twice as long for everything it computes; so does a microbatch slowed down.
-        stretch_NDM = counted_NDM * self._slowdowns(counted_NDM.shape, first_minibatch) / resolved.speeds_D[:, None]
+        slowdowns_NDM = np.stack(
+            [
+                draw_slowdowns(resolved, minibatch=first_minibatch + offset, microbatches=counted_NDM.shape[2])
+                for offset in range(len(plans))
+            ]
+        )
+        stretch_NDM = counted_NDM * slowdowns_NDM / resolved.speeds_D[:, None]
         work = Work(
             counts_ND=loads.counts_ND,
             factors_NDMF=np.stack([loads.squared_tokens_NDM, loads.tokens_NDM, np.ones(counted_NDM.shape)], axis=-1)
@@ -221,19 +189,6 @@ class _CaseRun:
         if first_minibatch == 0:
             self._spans = outcome.spans
         self._count(plans, lengths_NS, loads, padding=int(padding_NDM.sum()))
-
-    def _slowdowns(self, shape_NDM: tuple[int, ...], first_minibatch: int) -> FloatArray:
-        """How many times longer each microbatch takes; the same for every case that has this microbatch."""
-        slowdowns = self._resolved.scenario.cluster.slowdowns
-        if slowdowns is None:
-            return np.ones(shape_NDM)
-        stretched_NDM = np.ones(shape_NDM)
-        seed = self._resolved.scenario.workload.seed
-        for minibatch in range(shape_NDM[0]):
-            entropy = np.random.SeedSequence([seed, 0x510, first_minibatch + minibatch])
-            draws_MD = np.random.Generator(np.random.PCG64(entropy)).random((shape_NDM[2], shape_NDM[1]))
-            stretched_NDM[minibatch][slowdowns.probability > draws_MD.T] = slowdowns.factor
-        return stretched_NDM
 
     def _count(self, plans: list[MinibatchPlan], lengths_NS: IntArray, loads: _MinibatchLoads, *, padding: int) -> None:
         self._samples_in += lengths_NS.size

@@ -214,7 +214,7 @@ def memory_figure(result: RunResult) -> Figure:
         key="memory",
         title="Peak memory of a rank",
         caption=sentences(
-            "By part, during the backward of the largest microbatch of the run. The line is the device's memory less "
+            "By part, at the peak of the run. The line is the device's memory less "
             "a reserve for context, buffers and fragmentation.",
             shown.remark,
         ),

@@ -61,8 +61,8 @@ METRICS = {
     ),
     "memory": Metric(
         "peak memory",
-        "Memory of a rank during the backward of the largest microbatch of the run, by formula. It fits if it stays "
-        "within the device's memory less a reserve for context, buffers and fragmentation.",
+        "Peak memory of a rank: by formula in a simulation, as the process held it in a measured run. It fits if it "
+        "stays within the device's memory less a reserve for context, buffers and fragmentation.",
     ),
     "bound": Metric(
         "x bound",

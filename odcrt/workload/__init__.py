@@ -1,0 +1,1 @@
+"""What `odcrt launch` runs: a model, real or emulated, and the training loop."""
