@@ -35,10 +35,12 @@ __all__ = [
     "ReduceScatter",
     "Unit",
     "check_group",
+    "drop_gathered",
     "groups_of",
     "list_units",
     "reduce_dtype_of",
     "refuse_gradient_hooks",
+    "require_host_memory",
     "restore_default_communication",
     "scale_of_reduction",
 ]
@@ -62,7 +64,7 @@ class Unit:
 
 
 def list_units(model: nn.Module) -> list[Unit]:
-    """The FSDP units of a model that have parameters, the root first.
+    """The FSDP units of a model that have parameters, the root first. What is gathered of them is dropped.
 
     Raises:
         InputError: the model is not `fully_shard`ed, or in a way that on-demand communication does not serve.
@@ -73,6 +75,7 @@ def list_units(model: nn.Module) -> list[Unit]:
     grouped: set[Any] = set()
     for name, module in model.named_modules():
         if isinstance(module, FSDPModule) and module not in grouped:
+            _drop_gathered(module)
             group = _modules_of_unit(module)
             grouped.update(group)
             parameters = tuple(_own_parameters(group))
@@ -178,6 +181,36 @@ def groups_of(units: Sequence[Unit]) -> list[dist.ProcessGroup]:
     assert isinstance(parameter, DTensor)
     world = dist.group.WORLD
     return [parameter.device_mesh.get_group(), *([world] if world is not None else [])]
+
+
+def require_host_memory(units: Sequence[Unit]) -> None:
+    """Check that a model lies in the host's memory.
+
+    Raises:
+        InputError: it does not.
+    """
+    for unit in units:
+        for parameter in unit.parameters:
+            if parameter.device.type != "cpu":
+                raise InputError(
+                    f"unit {unit.name} has a parameter on device {parameter.device.type}; this transport serves models "
+                    "on the CPU"
+                )
+
+
+def drop_gathered(unit: Unit) -> None:
+    """Have FSDP2 gather a unit anew when it is used next.
+
+    Parameters may have stayed gathered after an evaluation, and a gather ahead may wait for a use that never came.
+    """
+    _drop_gathered(unit.module)
+
+
+def _drop_gathered(module: FSDPModule) -> None:
+    module.reshard()
+    for group in getattr(_state_of(module), "_fsdp_param_groups", ()):
+        if getattr(group, "_all_gather_result", None) is not None:
+            group._all_gather_result = None  # noqa: SLF001 - FSDP2 does so itself after a backward, and there alone
 
 
 def restore_default_communication(unit: Unit) -> None:

@@ -127,6 +127,8 @@ class Handle(ABC):
         """Give the model back to FSDP2's own communication, and let go of shared memory. Safe to call twice."""
         if self._is_closed:
             return
+        if self._exchange is not None and self._exchange.is_open:
+            raise RuntimeError("close() inside minibatch(); end that one before")
         self._is_closed = True
         _taken.discard(self.model)
         for hook in self._hooks:

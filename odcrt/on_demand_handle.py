@@ -25,7 +25,15 @@ from torch.distributed.tensor import DTensor
 
 from odcrt.collectives import Exchange, OnDemandAllGather, OnDemandReduceScatter, UnitShard
 from odcrt.errors import OutsideMinibatch
-from odcrt.fsdp2 import Unit, check_group, groups_of, list_units, refuse_gradient_hooks
+from odcrt.fsdp2 import (
+    Unit,
+    check_group,
+    drop_gathered,
+    groups_of,
+    list_units,
+    refuse_gradient_hooks,
+    require_host_memory,
+)
 from odcrt.handle import Handle, require_no_handle
 from odcrt.hidden_collectives import CollectiveWatch
 from odcrt.layout import local_part
@@ -70,6 +78,8 @@ def on_demand(
     units = list_units(model)
     check_group(units, group)
     refuse_gradient_hooks(units)
+    if transport == "shm":
+        require_host_memory(units)
     if dist.get_world_size(group) == 1:
         return OnDemand(model, units, [], None)
     chosen = ShmTransport(group, deadline_s=deadline_s) if isinstance(transport, str) else transport
@@ -172,8 +182,8 @@ class OnDemand(Handle):
         start_s = now_s()
         used = exchange.transport.view("used")
         for shard in self._shards:
-            # Gathered parameters that no backward has dropped, after an evaluation say, would be stale the next time.
-            shard.unit.module.reshard()
+            # What is gathered now would be stale the next time.
+            drop_gathered(shard.unit)
             total = self._total(exchange, shard)
             for place, parameter in enumerate(shard.reduced.parameters):
                 kept = self._kept.pop(id(parameter), None)

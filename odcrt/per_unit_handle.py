@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import nn
 
 from odcrt.collectives import Exchange, MeetingAllGather, MeetingReduceScatter
-from odcrt.fsdp2 import check_group, list_units
+from odcrt.fsdp2 import check_group, drop_gathered, list_units, require_host_memory
 from odcrt.handle import Handle, require_no_handle
 from odcrt.recording import recording_from_environment
 from odcrt.shards import describe_shards
@@ -47,6 +47,7 @@ def per_unit(
     require_no_handle(model)
     units = list_units(model)
     check_group(units, group)
+    require_host_memory(units)
     world_size = dist.get_world_size(group)
     if world_size == 1:
         return PerUnit(model, units, None)
@@ -111,4 +112,4 @@ class PerUnit(Handle):
     def _end(self, exchange: Exchange) -> None:
         exchange.note(Phase.SETTLE)
         for unit in self.units:
-            unit.module.reshard()
+            drop_gathered(unit)

@@ -175,6 +175,7 @@ CASES = {
     "grouped modules": Case(shard=shard_groups),
     "nested": Case(shard=shard_nested),
     "kept after forward": Case(shard=shard_kept),
+    "part of a group": Case(shard=shard_groups, options={"path": [0]}),
     "prefetched": Case(prepare=prefetch),
     "divided by five": Case(prepare=divide_by_five, prepare_theirs=sum_and_divide_by_five, ranks=ALL),
     "summed": Case(prepare=force_sums, ranks=ALL),

@@ -48,10 +48,11 @@ def train(trap, deadline_s=DEADLINE_S):
 
 
 def end_of(trap, **options):
-    """What became of the others, once the trap was sprung; it may still hang itself."""
+    """What became of the others and of the rank itself; one that was stopped goes on once the others have ended."""
     with Ranks(train, trap, ranks=RANKS, timeout_s=30, **options) as started:
         if trap.deed == "stop":
-            return started.wait(20.0, but=trap.rank), None
+            started.wait(20.0, but=trap.rank)
+            started.signal(trap.rank, signal.SIGCONT)
         outcomes = started.wait(20.0)
     return [outcome for outcome in outcomes if outcome.rank != trap.rank], outcomes[trap.rank]
 
@@ -95,7 +96,7 @@ def test_a_killed_rank_ends_all_others(trap):
         assert outcome.ended_s < victim.ended_s + DEADLINE_S + SLACK_S
         assert outcome.error_type in {"RankLost", "PeerFailed"}, outcome.error
         assert f"rank {trap.rank} is gone" in outcome.error
-        assert f"Last seen: {phase}" in outcome.error
+        assert f"Last seen: {phase}{' of unit 0' if phase is Phase.GATHER else ''}" in outcome.error
         assert f"minibatch {trap.minibatch}" in outcome.error
         if trap.microbatch >= 0:
             assert f"microbatch {trap.microbatch}, {TOKENS} tokens" in outcome.error
@@ -150,16 +151,25 @@ def test_who_failed_first_is_named_and_not_who_failed_of_it():
 def test_a_hanging_rank_is_named_after_the_deadline(trap):
     """A stopped process is alive; only time tells. One with a lock keeps others from adding to its gradients."""
     started_s = time.monotonic()
-    others, _ = end_of(trap, deadline_s=1.5)
+    others, stopped = end_of(trap, deadline_s=1.5)
     assert time.monotonic() - started_s < 1.5 + SLACK_S + 5.0
     phase = Phase.SCATTER_ACCUMULATE if trap.phase is None else trap.phase
     assert any(outcome.error_type == "DeadlineExceeded" for outcome in others)
     for outcome in others:
         assert outcome.exit_code == 1
         assert outcome.error_type in {"DeadlineExceeded", "PeerFailed"}, outcome.output
+        assert outcome.ended_s < stopped.ended_s
         assert "waited 1.5 s" in outcome.error
         assert f"rank {trap.rank}: {phase}" in outcome.error
         assert f"minibatch {trap.minibatch}" in outcome.error
+
+
+def test_a_rank_that_goes_on_too_late_ends_as_well():
+    others, stopped = end_of(Trap(2, "stop", Phase.COMPUTE, 1, 1), deadline_s=1.0)
+    assert [outcome.exit_code for outcome in others] == [1, 1]
+    assert stopped.exit_code == 1
+    assert stopped.error_type == "PeerFailed"
+    assert "waited 1 s at settle for ranks that did not come" in stopped.error
 
 
 def leave_early():

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+from dataclasses import dataclass
+from pathlib import Path
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -15,6 +19,7 @@ from toy_models import Toy, draw, local, loss_of, mesh_of, seeded, shard, sharde
 
 import odcrt  # noqa: E402
 from odcrt.errors import OutsideMinibatch  # noqa: E402
+from odcrt.handle import _count_tokens  # noqa: E402
 from odcrt.transports.phases import Phase  # noqa: E402
 from odcsim.errors import InputError, RunError  # noqa: E402
 
@@ -66,6 +71,11 @@ def refuse_models():
     stepping.head.weight.register_post_accumulate_grad_hook(lambda _: None)
     found["optimizer in backward"] = raised_by(InputError, odcrt.on_demand, stepping)
 
+    with torch.device("meta"):
+        elsewhere = shard(Toy(), mesh=mesh)
+    found["elsewhere"] = raised_by(InputError, odcrt.on_demand, elsewhere)
+    found["elsewhere, per unit"] = raised_by(InputError, odcrt.per_unit, elsewhere)
+
     found["nothing"] = raised_by(InputError, odcrt.on_demand, fully_shard(nn.ReLU(), mesh=mesh))
     found["transport"] = raised_by(InputError, lambda: odcrt.on_demand(sharded(ranks), transport="nvlink"))
     for handle in (odcrt.on_demand, odcrt.per_unit):
@@ -88,6 +98,8 @@ def test_models_that_cannot_be_served_are_refused_in_words():
         "root not sharded": "call fully_shard on its blocks, and then on the model itself",
         "all-reduce hook": "unit root has an all-reduce hook",
         "optimizer in backward": "unit root has a parameter with a post-accumulate-grad hook",
+        "elsewhere": "unit root has a parameter on device meta; this transport serves models on the CPU",
+        "elsewhere, per unit": "unit root has a parameter on device meta",
         "nothing": "the model has no parameters",
         "transport": "allowed: shm",
         "taken by on_demand": "under another handle already; close() that one first",
@@ -153,7 +165,7 @@ def misuse():
     with odc.minibatch():
         loss_of(model, tokens).backward()
         nested = odc.minibatch()
-        found.append(raised_by(RuntimeError, nested.__enter__))
+        found += [raised_by(RuntimeError, nested.__enter__), raised_by(RuntimeError, odc.close)]
     loss_of(reference, tokens).backward()
     for ours, theirs in zip(model.parameters(), reference.parameters(), strict=True):
         assert (ours.grad is None) == (theirs.grad is None)
@@ -165,11 +177,32 @@ def misuse():
 
 
 def test_wrong_calls_are_refused_and_leave_everything_as_it_was():
-    for outside, evaluation, nested, closed in run(misuse):
+    for outside, evaluation, nested, closing, closed in run(misuse):
         assert "outside of `with odc.minibatch():`" in outside
+        assert "evaluation needs it as well" in outside, "noticed before FSDP2 has begun"
         assert evaluation == outside
         assert "minibatch() inside minibatch()" in nested
+        assert "close() inside minibatch()" in closing
         assert "after close()" in closed
+
+
+def install_after_evaluation(handle):
+    """FSDP2 leaves the root gathered after a forward without backward; the handle sees its shard all the same."""
+    model, reference = sharded(dist.get_world_size()), seeded(Toy)
+    tokens = draw(torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        model(tokens)
+    odc = (odcrt.on_demand if handle == "on demand" else odcrt.per_unit)(model, deadline_s=DEADLINE_S)
+    with odc.minibatch(), torch.no_grad():
+        torch.testing.assert_close(model(tokens), reference(tokens))
+    odc.close()
+    with torch.no_grad():
+        torch.testing.assert_close(model(tokens), reference(tokens))
+
+
+@pytest.mark.parametrize("handle", ["on demand", "per unit"])
+def test_a_handle_comes_after_an_evaluation(handle):
+    run(install_after_evaluation, handle)
 
 
 def run_a_block_by_itself():
@@ -206,6 +239,8 @@ def tamper(what):
                 with torch.no_grad():
                     for parameter in model.parameters():
                         parameter.add_(1.0)
+            # Nobody has begun before all is done.
+            odc._exchange.transport.barrier(Phase.PUBLISH)
             loss_of(model, draw(torch.Generator().manual_seed(0))).backward()
 
     # The rank that reads is the one to notice; rank 0 learns of it from the others.
@@ -361,6 +396,87 @@ def be_alone(handle):
 @pytest.mark.parametrize("handle", ["on demand", "per unit"])
 def test_one_rank_alone_works(handle):
     assert run(be_alone, handle, ranks=1) == [{"transfers": 0, "barriers": 0}]
+
+
+def keep_gradients(handle):
+    """Gradients that the user keeps are the user's: what comes later does not write into their memory."""
+    model = sharded(dist.get_world_size())
+    odc = (odcrt.on_demand if handle == "on demand" else odcrt.per_unit)(model, deadline_s=DEADLINE_S)
+    kept = []
+    for minibatch in range(3):
+        with odc.minibatch():
+            loss_of(model, draw(torch.Generator().manual_seed(minibatch))).backward()
+        gradients = [local(p.grad).detach() for p in model.parameters() if p.grad is not None]
+        kept.append((gradients, [gradient.clone() for gradient in gradients]))
+        model.zero_grad()
+    for gradients, copies in kept:
+        for gradient, copy in zip(gradients, copies, strict=True):
+            assert torch.equal(gradient, copy)
+    odc.close()
+
+
+@pytest.mark.parametrize("handle", ["on demand", "per unit"])
+def test_gradients_belong_to_the_user(handle):
+    run(keep_gradients, handle)
+
+
+def install_often(handle):
+    """Descriptors and mappings of this process before the first handle and after the last."""
+    install = odcrt.on_demand if handle == "on demand" else odcrt.per_unit
+    model = sharded(dist.get_world_size())
+    held = []
+    for _ in range(6):
+        odc = install(model, deadline_s=DEADLINE_S)
+        step(odc, model)
+        odc.close()
+        del odc
+        gc.collect()
+        held.append((len(list(Path("/proc/self/fd").iterdir())), Path("/proc/self/maps").read_text().count("odcrt")))
+    return held
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="not Linux")
+@pytest.mark.parametrize("handle", ["on demand", "per unit"])
+def test_closed_handles_leave_nothing_open(handle):
+    for held in run(install_often, handle):
+        assert held == [(held[0][0], 0)] * 6
+
+
+def compute_with_nan():
+    """A parameter that is not a number equals itself, and reaches the loss and the gradients."""
+    model = sharded(dist.get_world_size())
+    with torch.no_grad():
+        model.head.weight.fill_(float("nan"))
+    odc = odcrt.on_demand(model, deadline_s=DEADLINE_S)
+    for _ in range(2):
+        step(odc, model)
+    assert local(model.embedding.weight.grad).isnan().any()
+    odc.close()
+
+
+def test_what_is_not_a_number_is_no_change():
+    run(compute_with_nan)
+
+
+@dataclass
+class Packed:
+    tokens: object
+    weights: object
+
+
+@pytest.mark.parametrize(
+    ("inputs", "tokens"),
+    [
+        ((torch.zeros(2, 3, dtype=torch.int64),), 6),
+        ((torch.zeros(2, 3, dtype=torch.int64), torch.zeros(7, dtype=torch.int32)), 7),
+        ((Packed(torch.zeros(1, 9, dtype=torch.int64), torch.zeros(20)),), 9),
+        ((torch.zeros(4, 4),), -1),
+        ((torch.zeros(4, 4), None, "text", 5), -1),
+        ((), -1),
+    ],
+)
+def test_tokens_of_a_microbatch_are_counted_in_its_inputs(inputs, tokens):
+    assert _count_tokens(inputs) == tokens
 
 
 def train_two_models():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -157,6 +158,36 @@ def add_at_once(times, numel):
         assert (transport.view(region) == total).all(), transport.view(region)
     transport.barrier(Phase.SETTLE)
     transport.close()
+
+
+def add_one_at_a_time(times):
+    """Whoever is inside of a lock writes so, dawdles, and finds that nobody else has come in meanwhile."""
+    rank = dist.get_rank()
+    transport = opened(Region("sums", 1, torch.float32, locks=1), Region("inside", 1, torch.int64))
+    inside, entries = transport.view("inside", owner=0), []
+
+    def note_lock(number):
+        if number:
+            assert inside[0] == 0
+            inside[0] = rank + 1
+            time.sleep(0.001)
+            entries.append(number)
+        else:
+            assert inside[0] == rank + 1
+            inside[0] = 0
+
+    transport.control.note_lock = note_lock
+    for _ in range(times):
+        transport.accumulate(torch.ones(1), "sums", owner=0)
+    transport.barrier(Phase.SETTLE)
+    assert transport.view("sums", owner=0)[0] == RANKS * times
+    transport.barrier(Phase.SETTLE)
+    transport.close()
+    return len(entries)
+
+
+def test_ranks_add_one_at_a_time():
+    assert run(add_one_at_a_time, 50, ranks=RANKS) == [50] * RANKS
 
 
 @pytest.mark.parametrize(("times", "numel"), [(200, 1), (40, 100_003)])

@@ -209,6 +209,35 @@ def test_evaluation_with_uneven_batches_leaves_training_as_it_was():
     run(evaluate_between_steps, ranks=RANKS)
 
 
+def prefetch_for_nothing():
+    """An evaluation that leaves out a block which FSDP2 has gathered ahead already; a step; then the block is used."""
+    rank = dist.get_rank()
+    whole = seeded(Toy)
+    model = shard(alone(whole), mesh=mesh_of(RANKS))
+    model.blocks[0].set_modules_to_forward_prefetch([model.blocks[1]])
+    odc = odcrt.on_demand(model, deadline_s=20)
+    optimizers = [torch.optim.SGD(each.parameters(), lr=0.5) for each in (whole, model)]
+    for minibatch in range(3):
+        everything = [(numbered(10 * minibatch + number), {}) for number in range(RANKS)]
+        with odc.minibatch():
+            loss_of(model, everything[rank][0]).backward()
+            if minibatch == 1:
+                with torch.no_grad():
+                    loss_of(model, numbered(0), path=[0])
+        expected = gradients_alone(whole, everything, divide_by=RANKS)
+        compare_gradients(model, expected, rank=rank, ranks=RANKS)
+        for name, parameter in whole.named_parameters():
+            parameter.grad = expected[name]
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+    odc.close()
+
+
+def test_what_was_gathered_ahead_is_not_used_in_a_later_minibatch():
+    run(prefetch_for_nothing, ranks=RANKS)
+
+
 # --- gradients that are kept ---
 
 
@@ -260,6 +289,30 @@ def test_gradients_may_be_kept_unsharded_until_the_last_microbatch():
     found = run(synchronize_last_alone, ranks=RANKS)
     # Three units: five gathers a microbatch, and three scatter-accumulates in all.
     assert found == [5 * (rank + 1) + 3 for rank in range(RANKS)]
+
+
+def go_back_twice():
+    """Two losses of one forward, each with a backward of its own."""
+    rank = dist.get_rank()
+    whole = seeded(Toy)
+    model = shard(alone(whole), mesh=mesh_of(RANKS))
+    odc = odcrt.on_demand(model, deadline_s=20)
+    with odc.minibatch():
+        for number in range(rank):
+            logits = model(numbered(10 * rank + number), extra=True)
+            logits.square().mean().backward(retain_graph=True)
+            logits.abs().mean().backward()
+    whole.zero_grad()
+    for r in range(RANKS):
+        for number in range(r):
+            logits = whole(numbered(10 * r + number), extra=True)
+            ((logits.square().mean() + logits.abs().mean()) / RANKS).backward()
+    compare_gradients(model, {name: p.grad for name, p in whole.named_parameters()}, rank=rank, ranks=RANKS)
+    odc.close()
+
+
+def test_a_forward_may_have_two_backwards():
+    run(go_back_twice, ranks=RANKS)
 
 
 # --- a partial last minibatch ---
