@@ -1,6 +1,6 @@
 """On-demand communication against FSDP, for real: two ranks, one core each, on the lengths of a shipped trace.
 
-Usage: python benchmarks/runtime.py [--repeats 3] [--scenario scenarios/runtime/chat-2.yaml]
+Usage: python benchmarks/runtime.py [--repeats 3] [--scenario benchmarks/runtime.yaml]
 
 Prints ODC with LB-Mini against FSDP with LB-Micro, on gloo and on the `collective` transport (the same shared memory
 that ODC uses), and the share of the theoretical limit that each reaches: the busiest rank's compute over the time of a
@@ -75,7 +75,7 @@ def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description="ODC against FSDP on two ranks, for real.")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--scenario", type=Path, default=ROOT / "scenarios" / "runtime" / "chat-2.yaml")
+    parser.add_argument("--scenario", type=Path, default=ROOT / "benchmarks" / "runtime.yaml")
     arguments = parser.parse_args()
     runs: dict[str, list[Measured]] = defaultdict(list)
     for _ in range(arguments.repeats):

@@ -12,6 +12,10 @@
 Inside `minibatch()` ranks do not wait for each other. Parameters are published once, in the type that FSDP2 gathers,
 and must not change; gradients are there after it, the same that FSDP2 would have left. Both are sequence-numbered: what
 was not published, or accumulated, for this minibatch is refused.
+
+What a gradient is stays FSDP2's affair: the mean over ranks of the sums over their microbatches, unless
+`set_gradient_divide_factor` says otherwise. A loss that is a mean over the whole minibatch, however it is split, is the
+sum over a microbatch, divided by the minibatch's count of samples or tokens and times the number of ranks.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ def test_a_barrier_ends_with_the_failure_of_a_rank_that_is_not_there(controls):
     start_s = time.monotonic()
     with pytest.raises(PeerFailed, match="rank 1 failed"):
         controls[0].barrier("settle")
-    assert time.monotonic() - start_s < 0.1
+    assert time.monotonic() - start_s < 2.0
 
 
 # --- barriers ---
@@ -120,7 +120,7 @@ def test_who_has_arrived_is_not_named(controls):
         with pytest.raises(DeadlineExceeded) as caught:
             controls[rank].barrier("settle")
     assert "Last seen: rank 2: starting." in str(caught.value)
-    assert controls[2].barrier("settle") == pytest.approx(0.0, abs=0.05)
+    assert controls[2].barrier("settle") < 0.1
 
 
 def test_who_holds_a_lock_is_named(controls):

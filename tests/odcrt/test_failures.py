@@ -26,6 +26,8 @@ pytestmark = pytest.mark.timeout(60)
 
 RANKS = 3
 DEADLINE_S = 4.0
+# The deadline where it must be waited for.
+HANG_S = 2.0
 # Beyond the deadline, for processes to notice and to end.
 SLACK_S = 5.0
 TOKENS = 6
@@ -151,25 +153,25 @@ def test_who_failed_first_is_named_and_not_who_failed_of_it():
 def test_a_hanging_rank_is_named_after_the_deadline(trap):
     """A stopped process is alive; only time tells. One with a lock keeps others from adding to its gradients."""
     started_s = time.monotonic()
-    others, stopped = end_of(trap, deadline_s=1.5)
-    assert time.monotonic() - started_s < 1.5 + SLACK_S + 5.0
+    others, stopped = end_of(trap, deadline_s=HANG_S)
+    assert time.monotonic() - started_s < HANG_S + SLACK_S + 5.0
     phase = Phase.SCATTER_ACCUMULATE if trap.phase is None else trap.phase
     assert any(outcome.error_type == "DeadlineExceeded" for outcome in others)
     for outcome in others:
         assert outcome.exit_code == 1
         assert outcome.error_type in {"DeadlineExceeded", "PeerFailed"}, outcome.output
         assert outcome.ended_s < stopped.ended_s
-        assert "waited 1.5 s" in outcome.error
+        assert f"waited {HANG_S:g} s" in outcome.error
         assert f"rank {trap.rank}: {phase}" in outcome.error
         assert f"minibatch {trap.minibatch}" in outcome.error
 
 
 def test_a_rank_that_goes_on_too_late_ends_as_well():
-    others, stopped = end_of(Trap(2, "stop", Phase.COMPUTE, 1, 1), deadline_s=1.0)
+    others, stopped = end_of(Trap(2, "stop", Phase.COMPUTE, 1, 1), deadline_s=HANG_S)
     assert [outcome.exit_code for outcome in others] == [1, 1]
     assert stopped.exit_code == 1
     assert stopped.error_type == "PeerFailed"
-    assert "waited 1 s at settle for ranks that did not come" in stopped.error
+    assert f"waited {HANG_S:g} s at settle for ranks that did not come" in stopped.error
 
 
 def leave_early():
