@@ -20,7 +20,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 import odcrt
-from odcrt.sampler import BalancedBatchSampler
+from odcrt.data.sampler import BalancedBatchSampler
 
 LENGTHS = [7 + (13 * sample) % 40 for sample in range(120)]
 WIDTH = 16

@@ -17,16 +17,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from odcrt.on_demand_handle import OnDemand, on_demand
-    from odcrt.per_unit_handle import PerUnit, per_unit
+    from odcrt.fsdp.on_demand import OnDemand, on_demand
+    from odcrt.fsdp.per_unit import PerUnit, per_unit
 
 __all__ = ["OnDemand", "PerUnit", "on_demand", "per_unit"]
 
 _HOMES = {
-    "OnDemand": "odcrt.on_demand_handle",
-    "PerUnit": "odcrt.per_unit_handle",
-    "on_demand": "odcrt.on_demand_handle",
-    "per_unit": "odcrt.per_unit_handle",
+    "OnDemand": "odcrt.fsdp.on_demand",
+    "PerUnit": "odcrt.fsdp.per_unit",
+    "on_demand": "odcrt.fsdp.on_demand",
+    "per_unit": "odcrt.fsdp.per_unit",
 }
 
 

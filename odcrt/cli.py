@@ -118,7 +118,7 @@ def launch(
     ] = None,
 ) -> int:
     """See `_LAUNCH_HELP`."""
-    from odcrt.window import DEFAULT_WINDOW, parse_window
+    from odcrt.tracing.window import DEFAULT_WINDOW, parse_window
 
     if window is not None and record is None:
         raise InputError("has no effect without --record DIR", key="--window", value=window)

@@ -16,8 +16,8 @@ from odcrt.launch.outcome import GRACE_BEYOND_DEADLINE_S, log_files, report_fail
 from odcrt.launch.progress import Progress, progress_of
 from odcrt.launching import Prefix, run_ranks
 from odcrt.launching.output import standard_streams
-from odcrt.versions import describe_versions
-from odcrt.window import DEFAULT_WINDOW
+from odcrt.tracing.versions import describe_versions
+from odcrt.tracing.window import DEFAULT_WINDOW
 from odcrt.workload.job import (
     CaseJob,
     CaseMeasurement,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from odcrt.launch.outcome import GRACE_BEYOND_DEADLINE_S, log_files, report_failure
 from odcrt.launching import Prefix, run_ranks
-from odcrt.window import DEFAULT_WINDOW, RECORD_VARIABLE, WINDOW_VARIABLE
+from odcrt.tracing.window import DEFAULT_WINDOW, RECORD_VARIABLE, WINDOW_VARIABLE
 from odcsim.errors import InputError
 from odcsim.files import require_output_folder
 from odcsim.trace_format import clear_run

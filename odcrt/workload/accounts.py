@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from odcrt.recorder import Recorder
+from odcrt.tracing.recorder import Recorder
 from odcsim.engines.timeline import SpanName
 
 __all__ = ["TimeAccount"]
@@ -38,7 +38,7 @@ class TimeAccount:
         self.collectives_s = []
 
     def span(self, name: SpanName, unit: int, start_s: float, end_s: float, moved_bytes: int, /) -> None:
-        """See `odcrt.spans.SpanSink`."""
+        """See `odcrt.tracing.spans.SpanSink`."""
         self.recorder.span(name, unit, start_s, end_s, moved_bytes)
         duration_s = end_s - start_s
         if name == "wait":

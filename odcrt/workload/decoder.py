@@ -25,8 +25,8 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from odcrt.losses import chunked_head_loss
-from odcrt.packing import PackedMicrobatch
+from odcrt.data.losses import chunked_head_loss
+from odcrt.data.packing import PackedMicrobatch
 from odcsim.errors import InputError
 from odcsim.model_shape import ModelShape
 

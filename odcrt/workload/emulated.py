@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from odcrt.spans import now_s
+from odcrt.tracing.spans import now_s
 from odcsim.errors import RunError
 from odcsim.model_shape import ModelShape
 from odcsim.schedule import ROOT_UNIT, decoder_visits

@@ -4,7 +4,7 @@
     case-C-rank-R.pickle  what rank R measured of case C
     progress              what rank 0 is at: case, minibatches done, minibatches of the case
 
-Times are seconds of the clock that all processes of a host share (`odcrt.spans.now_s`), or durations by it.
+Times are seconds of the clock that all processes of a host share (`odcrt.tracing.spans.now_s`), or durations by it.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from odcrt.fsdp2 import (
+from odcrt.fsdp.fsdp2 import (
     AllGather,
     DefaultAllGather,
     DefaultReduceScatter,
@@ -22,7 +22,7 @@ from odcrt.fsdp2 import (
     list_units,
     restore_default_communication,
 )
-from odcrt.spans import SpanSink, now_s
+from odcrt.tracing.spans import SpanSink, now_s
 from odcsim.engines.timeline import SpanName
 
 __all__ = ["PlainFsdp2"]

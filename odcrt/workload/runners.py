@@ -15,8 +15,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
-from odcrt.losses import LossScale
-from odcrt.packing import PackedMicrobatch, pack
+from odcrt.data.losses import LossScale
+from odcrt.data.packing import PackedMicrobatch, pack
 from odcrt.workload.accounts import TimeAccount
 from odcrt.workload.decoder import Decoder
 from odcrt.workload.emulated import EmulatedDecoder, EmulatedMicrobatch, Pacer, check_gradients

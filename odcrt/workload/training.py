@@ -23,12 +23,12 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from odcrt.fsdp2 import Unit
-from odcrt.on_demand_handle import on_demand
-from odcrt.per_unit_handle import per_unit
-from odcrt.recorder import Recorder
-from odcrt.recording import watch_units
-from odcrt.spans import now_s
+from odcrt.fsdp.fsdp2 import Unit
+from odcrt.fsdp.on_demand import on_demand
+from odcrt.fsdp.per_unit import per_unit
+from odcrt.fsdp.recording import watch_units
+from odcrt.tracing.recorder import Recorder
+from odcrt.tracing.spans import now_s
 from odcrt.workload.accounts import TimeAccount
 from odcrt.workload.job import (
     CaseJob,

@@ -40,7 +40,7 @@ class ClockInfo:
     Attributes:
         name: of the clock: "perf_counter", "simulated".
         alignment: how ranks came to one clock: "shared" (all read the same one) or "barriers" (see
-            `odcrt.clocks.align_clocks`).
+            `odcrt.tracing.clocks.align_clocks`).
         offsets_s: for each rank, its reading minus rank 0's at the same moment.
         uncertainty_s: no offset is off by more.
         origin_s: rank 0's reading at the trace's zero.

@@ -31,7 +31,7 @@ __all__ = ["Outcome", "RankFailed", "Ranks", "run"]
 _CONTEXT = multiprocessing.get_context("forkserver")
 # Torch imports its compiler at the first step of an optimizer, which takes as long as all the rest.
 _CONTEXT.set_forkserver_preload(
-    ["pytest", "torch", "torch._dynamo", "torch.distributed.fsdp", "odcrt", "odcrt.on_demand_handle"]
+    ["pytest", "torch", "torch._dynamo", "torch.distributed.fsdp", "odcrt", "odcrt.fsdp.on_demand"]
 )
 
 # How long the others may go on once a rank has failed, in `run`.

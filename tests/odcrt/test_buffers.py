@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
-from odcrt.buffers import BufferPool  # noqa: E402
+from odcrt.fsdp.buffers import BufferPool  # noqa: E402
 
 CPU = torch.device("cpu")
 TYPES = (torch.float32, torch.bfloat16, torch.float64)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odcrt.clocks import align_clocks
+from odcrt.tracing.clocks import align_clocks
 
 
 def align(offsets_s, entries_s, exits_s, *, hosts=None):

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odcrt.compute_tracker import ComputeTracker
-from odcrt.recorder import Recorder
+from odcrt.tracing.compute_tracker import ComputeTracker
+from odcrt.tracing.recorder import Recorder
 
 
 class Rank:

@@ -19,9 +19,9 @@ from torch.distributed.fsdp import fully_shard  # noqa: E402
 from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
-from odcrt.compute_tracker import ComputeTracker  # noqa: E402
-from odcrt.fsdp2 import AllGather, ReduceScatter  # noqa: E402
-from odcrt.recorder import Recorder  # noqa: E402
+from odcrt.fsdp.fsdp2 import AllGather, ReduceScatter  # noqa: E402
+from odcrt.tracing.compute_tracker import ComputeTracker  # noqa: E402
+from odcrt.tracing.recorder import Recorder  # noqa: E402
 
 WORLD = 2
 TRANSFER_S = 100.0

@@ -15,8 +15,8 @@ from hypothesis import strategies as st  # noqa: E402
 from ranks import run  # noqa: E402
 from torch.distributed.fsdp import fully_shard  # noqa: E402
 
-from odcrt.losses import LossScale, count_over_ranks  # noqa: E402
-from odcrt.packing import pack  # noqa: E402
+from odcrt.data.losses import LossScale, count_over_ranks  # noqa: E402
+from odcrt.data.packing import pack  # noqa: E402
 from odcrt.workload.decoder import Decoder  # noqa: E402
 from odcsim.catalog import model_names  # noqa: E402
 from odcsim.errors import InputError  # noqa: E402

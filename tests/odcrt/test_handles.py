@@ -19,7 +19,7 @@ from toy_models import Toy, draw, local, loss_of, mesh_of, seeded, shard, sharde
 
 import odcrt  # noqa: E402
 from odcrt.errors import OutsideMinibatch  # noqa: E402
-from odcrt.handle import _count_tokens  # noqa: E402
+from odcrt.fsdp.handle import _count_tokens  # noqa: E402
 from odcrt.transports.phases import Phase  # noqa: E402
 from odcsim.errors import InputError, RunError  # noqa: E402
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from launched import odcrt
 
-from odcrt.window import parse_window
+from odcrt.tracing.window import parse_window
 from odcsim.errors import InputError
 from odcsim.trace_format import read_run
 

@@ -16,9 +16,9 @@ from toy_models import Pipe, Toy, mesh_of, seeded, shard  # noqa: E402
 
 import odcrt  # noqa: E402
 from odcrt.errors import LayoutMismatch  # noqa: E402
-from odcrt.fsdp2 import list_units  # noqa: E402
-from odcrt.layout import ShardLayout  # noqa: E402
-from odcrt.shards import describe_shards  # noqa: E402
+from odcrt.fsdp.fsdp2 import list_units  # noqa: E402
+from odcrt.fsdp.layout import ShardLayout  # noqa: E402
+from odcrt.fsdp.shards import describe_shards  # noqa: E402
 
 pytestmark = pytest.mark.timeout(30)
 

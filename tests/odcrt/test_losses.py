@@ -13,8 +13,8 @@ from hypothesis import strategies as st  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
-from odcrt.losses import LossScale, chunked_head_loss, count_over_ranks, packed_cross_entropy  # noqa: E402
-from odcrt.packing import IGNORED_LABEL, pack  # noqa: E402
+from odcrt.data.losses import LossScale, chunked_head_loss, count_over_ranks, packed_cross_entropy  # noqa: E402
+from odcrt.data.packing import IGNORED_LABEL, pack  # noqa: E402
 from odcsim.errors import InputError, UnknownNameError  # noqa: E402
 
 torch.set_num_threads(1)  # Tensors are tiny here, and threads take turns on a busy machine.

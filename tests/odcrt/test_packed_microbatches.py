@@ -12,8 +12,8 @@ torch = pytest.importorskip("torch")
 from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
-from odcrt.losses import packed_cross_entropy  # noqa: E402
-from odcrt.packing import IGNORED_LABEL, PackedMicrobatch, pack  # noqa: E402
+from odcrt.data.losses import packed_cross_entropy  # noqa: E402
+from odcrt.data.packing import IGNORED_LABEL, PackedMicrobatch, pack  # noqa: E402
 from odcsim.errors import InputError  # noqa: E402
 
 NO = IGNORED_LABEL

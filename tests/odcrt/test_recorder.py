@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from odcrt import recorder as recorder_module
-from odcrt.recorder import NullRecorder, Recorder
+from odcrt.tracing import recorder as recorder_module
+from odcrt.tracing.recorder import NullRecorder, Recorder
 from odcsim.errors import InputError
 from odcsim.trace_format import ClockInfo, RunInfo, TraceSpan, rank_file, read_run, write_run_info
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from odcrt.sampler import DEFAULT_COST, BalancedBatchSampler, SamplerWarning
+from odcrt.data.sampler import DEFAULT_COST, BalancedBatchSampler, SamplerWarning
 from odcsim.costs.token_cost import TokenCost
 from odcsim.errors import InputError, PolicyError, UnknownNameError
 from odcsim.lengths import LengthSpec, load_source, read_trace
@@ -334,7 +334,7 @@ def test_a_state_of_another_data_set_or_order_is_refused(key, other):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"schema": "odcrt.sampler/9"}, "schema: 'odcrt.sampler/9'"),
+        ({"schema": "odcrt.data.sampler/9"}, "schema: 'odcrt.data.sampler/9'"),
         ({"consumed_samples": 50}, "consumed_samples: 50: must be from 0 to 49"),
         ({"epoch": -1}, "epoch: -1: must be at least 0"),
         ({"epoch": 1.5}, "epoch: 1.5: must be a whole number"),
@@ -441,7 +441,7 @@ class TestDataLoader:
     @pytest.fixture
     def loading(self):
         torch = pytest.importorskip("torch")
-        from odcrt.packing import pack
+        from odcrt.data.packing import pack
 
         class Data(torch.utils.data.Dataset):
             def __getitem__(self, index):

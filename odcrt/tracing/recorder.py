@@ -39,7 +39,7 @@ _MOST_KEPT_SPANS = 100_000
 
 
 class SpanObserver(Protocol):
-    """Who is told of what a recorder is told; see `odcrt.compute_tracker`."""
+    """Who is told of what a recorder is told; see `odcrt.tracing.compute_tracker`."""
 
     def begin_microbatch(self) -> None:
         """A microbatch begins."""

@@ -1,7 +1,7 @@
 """Recording of a user's own training loop: a handle tells what it does, and a run folder comes of it.
 
-`odcrt launch --record DIR SCRIPT.py` sets variables (see `odcrt.window`); `on_demand` and `per_unit` look for them.
-The script need not know. A script with several handles gets a folder each: DIR, DIR/handle-2, ...
+`odcrt launch --record DIR SCRIPT.py` sets variables (see `odcrt.tracing.window`); `on_demand` and `per_unit` look for
+them. The script need not know. A script with several handles gets a folder each: DIR, DIR/handle-2, ...
 
 A minibatch lasts until the next one begins, so that the optimizer's step between them belongs to it.
 """
@@ -20,12 +20,12 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
-from odcrt.clocks import align_clocks
-from odcrt.compute_tracker import ComputeTracker
-from odcrt.fsdp2 import Unit
-from odcrt.recorder import Recorder
-from odcrt.versions import describe_versions
-from odcrt.window import DEFAULT_WINDOW, RECORD_VARIABLE, WINDOW_VARIABLE, parse_window
+from odcrt.fsdp.fsdp2 import Unit
+from odcrt.tracing.clocks import align_clocks
+from odcrt.tracing.compute_tracker import ComputeTracker
+from odcrt.tracing.recorder import Recorder
+from odcrt.tracing.versions import describe_versions
+from odcrt.tracing.window import DEFAULT_WINDOW, RECORD_VARIABLE, WINDOW_VARIABLE, parse_window
 from odcsim.engines.timeline import SpanName
 from odcsim.schedule import ROOT_UNIT, Sync
 from odcsim.trace_format import ClockInfo, RunInfo, write_run_info
@@ -104,7 +104,7 @@ class HandleRecording:
         atexit.register(self.close)
 
     def span(self, name: SpanName, unit: int, start_s: float, end_s: float, moved_bytes: int, /) -> None:
-        """See `odcrt.spans.SpanSink`."""
+        """See `odcrt.tracing.spans.SpanSink`."""
         self._recorder.span(name, unit, start_s, end_s, moved_bytes)
         if name == "scatter_accumulate" and unit == ROOT_UNIT:
             # FSDP2 reduces the root's gradients last: what comes now is the user's.

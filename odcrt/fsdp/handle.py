@@ -14,11 +14,11 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from odcrt.collectives import Exchange
 from odcrt.errors import PeerFailed
-from odcrt.fsdp2 import Unit, restore_default_communication
-from odcrt.recording import HandleRecording
-from odcrt.spans import now_s
+from odcrt.fsdp.collectives import Exchange
+from odcrt.fsdp.fsdp2 import Unit, restore_default_communication
+from odcrt.fsdp.recording import HandleRecording
+from odcrt.tracing.spans import now_s
 from odcrt.transports.phases import Phase
 from odcsim.errors import InputError
 

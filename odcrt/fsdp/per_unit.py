@@ -16,12 +16,12 @@ from contextlib import contextmanager
 import torch.distributed as dist
 from torch import nn
 
-from odcrt.collectives import Exchange, MeetingAllGather, MeetingReduceScatter
-from odcrt.fsdp2 import check_group, drop_gathered, list_units, require_host_memory
-from odcrt.handle import Handle, require_no_handle
-from odcrt.recording import recording_from_environment
-from odcrt.shards import describe_shards
-from odcrt.spans import NO_SPANS, SpanSink
+from odcrt.fsdp.collectives import Exchange, MeetingAllGather, MeetingReduceScatter
+from odcrt.fsdp.fsdp2 import check_group, drop_gathered, list_units, require_host_memory
+from odcrt.fsdp.handle import Handle, require_no_handle
+from odcrt.fsdp.recording import recording_from_environment
+from odcrt.fsdp.shards import describe_shards
+from odcrt.tracing.spans import NO_SPANS, SpanSink
 from odcrt.transports.collective import CollectiveTransport
 from odcrt.transports.phases import Phase
 from odcsim.errors import InputError

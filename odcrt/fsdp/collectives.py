@@ -17,11 +17,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from odcrt.buffers import BufferPool
 from odcrt.errors import LayoutMismatch, OutsideMinibatch, StaleRead
-from odcrt.fsdp2 import AllGather, ReduceScatter, Unit, scale_of_reduction
-from odcrt.layout import ShardLayout
-from odcrt.spans import SpanSink, now_s
+from odcrt.fsdp.buffers import BufferPool
+from odcrt.fsdp.fsdp2 import AllGather, ReduceScatter, Unit, scale_of_reduction
+from odcrt.fsdp.layout import ShardLayout
+from odcrt.tracing.spans import SpanSink, now_s
 from odcrt.transports import Transport
 from odcrt.transports.collective import CollectiveTransport
 from odcrt.transports.phases import LastSeen, Phase

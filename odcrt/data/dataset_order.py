@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from odcrt.checks import whole_number
+from odcrt.data.checks import whole_number
 from odcsim.arrays import IntArray
 from odcsim.errors import InputError
 from odcsim.lengths import LONGEST_TOKENS

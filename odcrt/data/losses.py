@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from odcrt.packing import IGNORED_LABEL, PackedMicrobatch
+from odcrt.data.packing import IGNORED_LABEL, PackedMicrobatch
 from odcsim.errors import InputError
 from odcsim.suggest import unknown_name
 

@@ -27,9 +27,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from odcrt.collectives import Exchange, OnDemandAllGather, OnDemandReduceScatter, UnitShard
 from odcrt.errors import OutsideMinibatch
-from odcrt.fsdp2 import (
+from odcrt.fsdp.collectives import Exchange, OnDemandAllGather, OnDemandReduceScatter, UnitShard
+from odcrt.fsdp.fsdp2 import (
     Unit,
     check_group,
     drop_gathered,
@@ -38,12 +38,12 @@ from odcrt.fsdp2 import (
     refuse_gradient_hooks,
     require_host_memory,
 )
-from odcrt.handle import Handle, require_no_handle
-from odcrt.hidden_collectives import CollectiveWatch
-from odcrt.layout import local_part
-from odcrt.recording import HandleRecording, recording_from_environment
-from odcrt.shards import describe_shards
-from odcrt.spans import NO_SPANS, SpanSink, now_s
+from odcrt.fsdp.handle import Handle, require_no_handle
+from odcrt.fsdp.hidden_collectives import CollectiveWatch
+from odcrt.fsdp.layout import local_part
+from odcrt.fsdp.recording import HandleRecording, recording_from_environment
+from odcrt.fsdp.shards import describe_shards
+from odcrt.tracing.spans import NO_SPANS, SpanSink, now_s
 from odcrt.transports import Region, Transport
 from odcrt.transports.phases import Phase
 from odcrt.transports.shm import ShmTransport

@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from odcrt.checks import whole_number
-from odcrt.dataset_order import DatasetOrder
+from odcrt.data.checks import whole_number
+from odcrt.data.dataset_order import DatasetOrder
 from odcsim.arrays import IntArray
 from odcsim.costs.token_cost import TokenCost
 from odcsim.errors import InputError
@@ -40,7 +40,7 @@ DEFAULT_COST = TokenCost(quadratic=1.0, linear=24576.0)
 # These balance by something else than the cost they are given.
 _POLICIES_WITHOUT_COST = frozenset({"local-sort", "verl-native"})
 
-_STATE_SCHEMA = "odcrt.sampler/1"
+_STATE_SCHEMA = "odcrt.data.sampler/1"
 _TOTALS = tuple(attribute.name for attribute in fields(Conservation))
 _NOTHING = Conservation(samples=0, dropped_samples=0, tokens=0, dropped_tokens=0, truncated_tokens=0)
 

@@ -33,7 +33,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from odcrt.recorder import Recorder
+from odcrt.tracing.recorder import Recorder
 from odcsim.engines.timeline import SpanName
 from odcsim.schedule import ROOT_UNIT
 

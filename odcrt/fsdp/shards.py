@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import torch
 
-from odcrt.collectives import Probe, UnitShard, same_bytes
 from odcrt.errors import LayoutMismatch
-from odcrt.fsdp2 import Unit, reduce_dtype_of, restore_default_communication
-from odcrt.layout import ShardLayout
+from odcrt.fsdp.collectives import Probe, UnitShard, same_bytes
+from odcrt.fsdp.fsdp2 import Unit, reduce_dtype_of, restore_default_communication
+from odcrt.fsdp.layout import ShardLayout
 
 __all__ = ["describe_shards"]
 

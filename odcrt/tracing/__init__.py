@@ -1,0 +1,1 @@
+"""What a rank did and when: spans, clocks, and where compute lies between transfers."""
