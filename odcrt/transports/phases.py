@@ -12,15 +12,13 @@ class Phase(IntEnum):
     """The steps of a minibatch, as a rank tells them to the others."""
 
     STARTING = 0
-    ALLOCATE = 1
-    PUBLISH = 2
-    GATHER = 3
-    SCATTER_ACCUMULATE = 4
-    COMPUTE = 5
-    SETTLE = 6
-    BETWEEN_MINIBATCHES = 7
-    CLOSING = 8
-    CLOSED = 9
+    PUBLISH = 1
+    GATHER = 2
+    SCATTER_ACCUMULATE = 3
+    COMPUTE = 4
+    SETTLE = 5
+    BETWEEN_MINIBATCHES = 6
+    CLOSED = 7
 
     def __str__(self) -> str:
         return self.name.lower().replace("_", " ")

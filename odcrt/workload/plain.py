@@ -6,7 +6,7 @@ does (see `odcrt.workload.measure`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
@@ -14,10 +14,8 @@ import torch.distributed as dist
 from torch import nn
 
 from odcrt.fsdp.fsdp2 import (
-    AllGather,
     DefaultAllGather,
     DefaultReduceScatter,
-    ReduceScatter,
     Unit,
     list_units,
     restore_default_communication,
@@ -72,14 +70,10 @@ class _Watch:
         self._recorder.span(name, unit.number, start_s, now_s(), moved_bytes)
 
 
-class _WatchedAllGather(AllGather):
+class _WatchedAllGather(DefaultAllGather):
     def __init__(self, watch: _Watch, unit: Unit) -> None:
-        self._default = DefaultAllGather()
         self._watch = watch
         self._unit = unit
-
-    def allocate(self, size: Sequence[int | torch.SymInt], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        return self._default.allocate(size, dtype=dtype, device=device)
 
     def __call__(
         self,
@@ -90,19 +84,15 @@ class _WatchedAllGather(AllGather):
     ) -> dist.Work | None:
         # On the CPU, FSDP2 asks for no asynchronous collective: when the call returns, the data are there.
         start_s = now_s()
-        work = self._default(output_tensor, input_tensor, group, async_op)
+        work = super().__call__(output_tensor, input_tensor, group, async_op)
         self._watch.over("gather", self._unit, start_s, output_tensor.nbytes - input_tensor.nbytes)
         return work
 
 
-class _WatchedReduceScatter(ReduceScatter):
+class _WatchedReduceScatter(DefaultReduceScatter):
     def __init__(self, watch: _Watch, unit: Unit) -> None:
-        self._default = DefaultReduceScatter()
         self._watch = watch
         self._unit = unit
-
-    def allocate(self, size: Sequence[int | torch.SymInt], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        return self._default.allocate(size, dtype=dtype, device=device)
 
     def __call__(
         self,
@@ -111,8 +101,8 @@ class _WatchedReduceScatter(ReduceScatter):
         group: dist.ProcessGroup,
         op: dist.ReduceOp | dist.ReduceOp.RedOpType,
         async_op: bool = False,  # noqa: FBT001, FBT002 - as FSDP2 calls it
-    ) -> dist.Work | None:
+    ) -> dist.Work:
         start_s = now_s()
-        work = self._default(output_tensor, input_tensor, group, op, async_op)
+        work = super().__call__(output_tensor, input_tensor, group, op, async_op)
         self._watch.over("scatter_accumulate", self._unit, start_s, input_tensor.nbytes - output_tensor.nbytes)
         return work
