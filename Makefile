@@ -2,7 +2,7 @@
 #   make demo   install the simulator, run scenarios/quickstart.yaml, leave a report in reports/
 #   make test   install torch and the test tools, then check style, types and layers, and run the tests
 # More: make check (no tests), make test-simulator (in an environment without torch), make bench (speed, scale, published
-# results, transfers), make clean
+# results, transfers, validation), make clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -23,13 +23,14 @@ check: .venv/.tests
 	$(BIN)/lint-imports
 
 test-simulator: .venv-simulator/.tests
-	.venv-simulator/bin/python -m pytest tests/odcsim tests/test_surface.py tests/test_published.py
+	.venv-simulator/bin/python -m pytest tests/odcsim tests/test_surface.py tests/test_published.py tests/test_validation.py
 
 bench: .venv/.tests
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/published.py
 	$(BIN)/python benchmarks/transfers.py
 	$(BIN)/python benchmarks/runtime.py
+	$(BIN)/python benchmarks/validate.py --recorded
 
 # A failed installation leaves no stamp, and is tried again.
 .venv/.simulator: pyproject.toml

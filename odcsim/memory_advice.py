@@ -12,7 +12,7 @@ from odcsim.results import MemoryResult
 from odcsim.scenario import MOST_RANKS
 from odcsim.units import format_bytes
 
-__all__ = ["memory_result"]
+__all__ = ["memory_result", "peak_parts_bytes"]
 
 
 def memory_result(resolved: ResolvedScenario, *, on_demand: bool, tokens: int) -> MemoryResult:
@@ -31,6 +31,39 @@ def memory_result(resolved: ResolvedScenario, *, on_demand: bool, tokens: int) -
     return dataclasses.replace(result, advice=f"{advice}; {remedy}")
 
 
+def peak_parts_bytes(
+    resolved: ResolvedScenario, memory: MemoryModel, *, on_demand: bool, tokens: float
+) -> dict[str, float]:
+    """Peak memory of a rank by part: by formula, or as a run showed it if the scenario names costs that tell of memory.
+
+    Args:
+        resolved: the scenario.
+        memory: its model of memory, or a changed one.
+        on_demand: whether ODC's copy and accumulator are held.
+        tokens: of the largest microbatch.
+    """
+    parts = memory.parts_bytes(
+        tokens=tokens,
+        on_demand=on_demand,
+        published_bytes=resolved.published_bytes,
+        gather_bytes=resolved.gather_bytes(on_demand=on_demand),
+    )
+    costs = resolved.calibrated
+    if costs is None or costs.memory is None:
+        return parts
+    counted = costs.memory
+    # The sharded state was part of what training held; on other ranks it is another share.
+    state = sum(parts[part] for part in ("parameters", "gradients", "optimizer_state"))
+    state_then = state * memory.ranks / costs.origin.ranks
+    training = counted.base.value + counted.per_token.value * tokens - state_then + state
+    staging = counted.staging.value if counted.staging is not None else 0.0
+    return {
+        "process": counted.process.value,
+        "training": max(training, 0.0),
+        "shared_memory": parts["published_copy"] + parts["accumulator"] if on_demand else staging,
+    }
+
+
 @dataclass(frozen=True)
 class _Question:
     """What a case of a scenario holds in memory, with this or that changed."""
@@ -39,12 +72,7 @@ class _Question:
     on_demand: bool
 
     def parts_bytes(self, memory: MemoryModel, tokens: int) -> dict[str, float]:
-        return memory.parts_bytes(
-            tokens=tokens,
-            on_demand=self.on_demand,
-            published_bytes=self.resolved.published_bytes,
-            gather_bytes=self.resolved.gather_bytes(on_demand=self.on_demand),
-        )
+        return peak_parts_bytes(self.resolved, memory, on_demand=self.on_demand, tokens=tokens)
 
     def fits(self, memory: MemoryModel, tokens: int) -> bool:
         return sum(self.parts_bytes(memory, tokens).values()) <= self.resolved.capacity_bytes

@@ -11,13 +11,14 @@ import numpy as np
 
 from odcsim.arrays import FloatArray, IntArray
 from odcsim.errors import PolicyError
-from odcsim.lengths import cut
+from odcsim.lengths import cut, scaled
 from odcsim.partition.bounds import compute_lower_bound_s
 from odcsim.policies import MinibatchPlan, plan_minibatch
 from odcsim.resolve import ResolvedCase, ResolvedScenario
 from odcsim.scenario import Workload
+from odcsim.scenario.schema import Slowdowns
 
-__all__ = ["draw_lengths", "draw_slowdowns", "lower_bound_s", "plan_of_case"]
+__all__ = ["draw_lengths", "draw_slowdowns", "lower_bound_s", "plan_of_case", "slowdowns_DM"]
 
 # Keeps slowdowns apart from whatever else is drawn from the same seed.
 _SLOWDOWNS_KEY = 0x510
@@ -28,6 +29,8 @@ def draw_lengths(resolved: ResolvedScenario) -> IntArray:
     workload = resolved.scenario.workload
     samples = workload.samples_of(resolved.scenario.cluster.ranks)
     lengths_NS = resolved.source.draw(workload.minibatches, samples, workload.seed)
+    if workload.length_scale != 1.0:
+        lengths_NS = scaled(lengths_NS, scale=workload.length_scale)
     return lengths_NS if workload.cut_tokens is None else cut(lengths_NS, cut_tokens=workload.cut_tokens)
 
 
@@ -75,6 +78,13 @@ def draw_slowdowns(resolved: ResolvedScenario, *, minibatch: int, microbatches: 
     slowdowns = scenario.cluster.slowdowns
     if slowdowns is None:
         return np.ones((scenario.cluster.ranks, microbatches))
-    entropy = np.random.SeedSequence([scenario.workload.seed, _SLOWDOWNS_KEY, minibatch])
-    draws_MD = np.random.Generator(np.random.PCG64(entropy)).random((microbatches, scenario.cluster.ranks))
+    return slowdowns_DM(
+        slowdowns, seed=scenario.workload.seed, minibatch=minibatch, ranks=scenario.cluster.ranks, count=microbatches
+    )
+
+
+def slowdowns_DM(slowdowns: Slowdowns, *, seed: int, minibatch: int, ranks: int, count: int) -> FloatArray:
+    """The same by what decides it: the scenario's slowdowns and seed, and the minibatch; `count` is M."""
+    entropy = np.random.SeedSequence([seed, _SLOWDOWNS_KEY, minibatch])
+    draws_MD = np.random.Generator(np.random.PCG64(entropy)).random((count, ranks))
     return np.where(slowdowns.probability > draws_MD.T, slowdowns.factor, 1.0)

@@ -26,12 +26,15 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, get_args
 
+import numpy as np
 import pytest
 import typer
 import yaml
 from pydantic import BaseModel
 
 from odcsim import catalog, load_scenario, simulate
+from odcsim.analysis.validate import CaseComparison, Validation
+from odcsim.analysis.validation_document import validation_document
 from odcsim.cli import main
 from odcsim.cli.app import app
 from odcsim.costs.memory import MemoryModel
@@ -39,6 +42,7 @@ from odcsim.lengths import LengthSpec, MixtureComponent
 from odcsim.model_shape import ModelShape
 from odcsim.policies import find_policy, policy_names
 from odcsim.resolve import resolve
+from odcsim.results import TimeFractions
 from odcsim.scenario import Scenario, parse_scenario
 from odcsim.units import parse_quantity
 
@@ -288,7 +292,7 @@ NEEDED = {
 EXCLUSIVE = {
     "workload": {"samples_per_rank", "samples_per_minibatch"},
     "workload.lengths": set(LengthSpec.model_fields),
-    "compute": {"analytic", "fitted"},
+    "compute": {"analytic", "fitted", "calibrated"},
 }
 SMALLEST = {
     "name": "smallest",
@@ -423,6 +427,35 @@ def test_run_page_lists_every_command_and_option():
     options = {plain(row["option"]).split()[0] for rows in rows_of("run.md", "option").values() for row in rows}
     known = {option for parameter in commands["run"].params for option in parameter.opts if option.startswith("--")}
     assert options == {*known, "--help"}
+
+
+@pytest.mark.parametrize("command", ["calibrate", "ingest", "validate"])
+def test_page_of_a_command_lists_every_option(command):
+    (rows,) = [found for heading, found in rows_of(f"{command}.md", "option").items() if heading == "Options"]
+    options = {plain(row["option"].split(", ")[0]).split()[0] for row in rows}
+    parameters = typer.main.get_command(app).commands[command].params
+    known = {option for parameter in parameters for option in parameter.opts if option.startswith("--")}
+    assert options == {*known, "--help"}
+
+
+def test_validate_page_lists_every_key_of_its_document():
+    case = CaseComparison(
+        **dict.fromkeys(("label", "sync", "policy", "transport"), "any"),
+        ranks=1,
+        runs=("run",),
+        is_fitted=False,
+        minibatches=(0,),
+        predicted_s_N=np.ones(1),
+        measured_s_RN=np.ones((1, 1)),
+        **dict.fromkeys(("predicted", "measured"), TimeFractions(1.0, 0.0, 0.0, 0.0, 0.0)),
+        predicted_peak_bytes=None,
+        measured_peak_bytes_R=(),
+    )
+    document = validation_document(Validation("any", (case,), ()))
+    expected = {key for key in document if key != "summary"} | {f"summary.{key}" for key in document["summary"]}
+    expected |= {f"cases.{key}" for key in document["cases"][0]}
+    (rows,) = rows_of("validate.md", "key").values()
+    assert {plain(key) for row in rows for key in row["key"].split(", ")} == expected
 
 
 def test_policies_page_has_every_policy():

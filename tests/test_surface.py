@@ -25,11 +25,20 @@ SURFACE = {
         "load_scenario",
         "simulate",
     ],
+    "odcsim.analysis.simulated_run": ["write_simulated_runs"],
+    "odcsim.analysis.validation_document": [
+        "VALIDATION_SCHEMA",
+        "ValidationSummary",
+        "speedups_of",
+        "summarize",
+        "validation_document",
+    ],
     "odcsim.catalog": ["Gpu", "gpu_names", "load_gpu", "model_entries", "model_names"],
     "odcsim.cli": ["main"],
     "odcsim.engines": ["Engine", "engine_names", "find_engine"],
     "odcsim.errors": ["InputError", "OdcError", "PolicyError", "RunError", "UnknownNameError"],
     "odcsim.files": ["read_text", "require_output_folder", "write_atomically", "write_together"],
+    "odcsim.foreign": ["IngestedRun", "RankShares", "ingest", "shares_of"],
     "odcsim.metrics": ["RankTimeTotals", "paired_speedup"],
     "odcsim.model_shape": ["ModelShape", "SlidingWindowWarning", "load_model"],
     "odcsim.plan": ["Microbatch", "MicrobatchLoads", "Plan"],
@@ -44,7 +53,15 @@ SURFACE = {
         "plan_minibatch",
         "policy_names",
     ],
-    "odcsim.report": ["print_table", "render_page", "render_table"],
+    "odcsim.report": [
+        "print_calibration",
+        "print_table",
+        "print_validation",
+        "render_calibration_page",
+        "render_page",
+        "render_table",
+        "render_validation_page",
+    ],
     "odcsim.results": ["RESULT_SCHEMA", "CaseResult", "Conservation", "MemoryResult", "RunResult", "TimeFractions"],
     "odcsim.scenario": [
         "MOST_RANKS",
@@ -126,7 +143,8 @@ print(json.dumps(len(result.cases)))
 
 @pytest.mark.parametrize(
     ("command", "needed"),
-    [("", []), ("run", ["pydantic"])],  # newer versions of Typer look at a command's parameters with pydantic
+    # Newer versions of Typer look at a command's parameters with pydantic.
+    [("", []), ("run", ["pydantic"]), ("calibrate", ["pydantic"]), ("validate", ["pydantic"])],
 )
 def test_help_is_quick(command, needed):
     """None of what a run needs is imported for --help."""

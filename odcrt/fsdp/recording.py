@@ -24,7 +24,7 @@ from odcrt.fsdp.fsdp2 import Unit
 from odcrt.tracing.clocks import align_clocks
 from odcrt.tracing.compute_tracker import ComputeTracker
 from odcrt.tracing.recorder import Recorder
-from odcrt.tracing.versions import describe_versions
+from odcrt.tracing.versions import available_processors, describe_versions
 from odcrt.tracing.window import DEFAULT_WINDOW, RECORD_VARIABLE, WINDOW_VARIABLE, parse_window
 from odcsim.engines.timeline import SpanName
 from odcsim.schedule import ROOT_UNIT, Sync
@@ -92,6 +92,7 @@ class HandleRecording:
 
         self._clock: ClockInfo = align_clocks(lambda: dist.barrier(group), exchange)
         self._hosts: list[str] = exchange(socket.gethostname())
+        self._processors: list[int] = exchange(available_processors())
         self._recorder = Recorder(folder, rank=self._rank, window=window, clock=self._clock)
         self._tracker = watch_units(self._recorder, model, units)
         self._hooks: list[RemovableHandle] = [
@@ -158,5 +159,6 @@ class HandleRecording:
                     clock=self._clock,
                     versions=describe_versions(),
                     window=recorded,
+                    processors=tuple(self._processors) if all(self._processors) else (),
                 ),
             )

@@ -217,6 +217,8 @@ def _run_info(
     scenario = resolved.scenario
     ranks = scenario.cluster.ranks
     policy = next(found.policy.name for found in resolved.cases if found.label == case.label)
+    processors = tuple(measured.processors for measured in measured_D)
+    memory = tuple(measured.rank_memory for measured in measured_D if measured.rank_memory is not None)
     return RunInfo(
         engine="measured",
         scenario=document,
@@ -224,6 +226,7 @@ def _run_info(
             "name": case.label,
             "sync": case.sync,
             "policy": policy,
+            "pad": next(found.case.pad for found in resolved.cases if found.label == case.label),
             "overlap": "none",
             "transport": case.transport,
             "compute": scenario.runtime.compute,
@@ -238,4 +241,6 @@ def _run_info(
             for minibatch in case.window
         },
         counters=tuple(measured.counters for measured in measured_D),
+        processors=processors if all(processors) else (),
+        memory=memory if len(memory) == ranks else (),
     )

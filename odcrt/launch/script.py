@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -10,6 +9,7 @@ from pathlib import Path
 
 from odcrt.launch.outcome import GRACE_BEYOND_DEADLINE_S, log_files, report_failure
 from odcrt.launching import Prefix, run_ranks
+from odcrt.tracing.versions import available_processors
 from odcrt.tracing.window import DEFAULT_WINDOW, RECORD_VARIABLE, WINDOW_VARIABLE
 from odcsim.errors import InputError
 from odcsim.files import require_output_folder
@@ -22,8 +22,7 @@ _MOST_DEFAULT_RANKS = 8
 
 def default_ranks() -> int:
     """Ranks of a script where the user gives no number: half of the CPUs at hand, from 2 to 8."""
-    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(max(2, cpus // 2), _MOST_DEFAULT_RANKS)
+    return min(max(2, available_processors() // 2), _MOST_DEFAULT_RANKS)
 
 
 def launch_script(

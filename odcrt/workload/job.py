@@ -18,7 +18,7 @@ from odcsim.arrays import FloatArray
 from odcsim.model_shape import ModelShape
 from odcsim.scenario.schema import Training
 from odcsim.schedule import Sync
-from odcsim.trace_format import TraceSpan
+from odcsim.trace_format import RankMemory, TraceSpan
 
 __all__ = [
     "CaseJob",
@@ -146,18 +146,33 @@ class CaseMeasurement:
     Attributes:
         minibatches: without the warm-up.
         memory_bytes: peak by part: "process", "training", "shared_memory".
+        training_bytes: for each recorded minibatch, the running peak of "training" after it; empty where nobody tells.
         counters: transfers and barriers over the recorded minibatches.
         origin_s: the trace's zero.
         host: where the rank ran.
+        processors: CPUs that it could run on; 0 where nobody tells.
         spans: of the first minibatch, if they were not recorded to a folder.
     """
 
     minibatches: tuple[MinibatchTimes, ...]
     memory_bytes: dict[str, float]
+    training_bytes: tuple[int, ...]
     counters: dict[str, int]
     origin_s: float
     host: str
+    processors: int
     spans: tuple[TraceSpan, ...]
+
+    @property
+    def rank_memory(self) -> RankMemory | None:
+        """For run.json; None where nobody tells."""
+        if not self.training_bytes:
+            return None
+        return RankMemory(
+            process_bytes=round(self.memory_bytes["process"]),
+            shared_memory_bytes=round(self.memory_bytes["shared_memory"]),
+            training_bytes=self.training_bytes,
+        )
 
 
 def _write(path: Path, content: object) -> None:

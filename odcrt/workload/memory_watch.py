@@ -6,7 +6,6 @@ import ctypes
 import gc
 import re
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 __all__ = ["MemoryWatch"]
@@ -22,15 +21,35 @@ class MemoryWatch:
     def __init__(self) -> None:
         now = _status_bytes()
         self._process_bytes = now["VmRSS"] - now["RssShmem"]
+        self._has_restarted = False
+        self._running_peak_bytes = 0
 
     def restart(self) -> None:
         """Forget the peak so far."""
+        self._running_peak_bytes = 0
         gc.collect()
         if sys.platform == "linux":
             # Memory that an earlier case has left with the allocator would count as this one's.
             getattr(ctypes.CDLL(None), "malloc_trim", lambda _: 0)(0)
-        with suppress(OSError):
+        try:
             Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+        except OSError:
+            self._has_restarted = False
+        else:
+            self._has_restarted = True
+
+    def running_peak_bytes(self) -> int | None:
+        """What training added to the process at most since the restart; it never falls. None where nobody tells.
+
+        The kernel's peak includes the shared memory of its moment, which only the present figure is known of. As shared
+        memory grows, a later reading may take off too much; so the largest one counts.
+        """
+        now = _status_bytes()
+        if not self._has_restarted or now["VmHWM"] == 0:
+            return None
+        beyond_bytes = now["VmHWM"] - now["RssShmem"] - self._process_bytes
+        self._running_peak_bytes = max(self._running_peak_bytes, int(beyond_bytes))
+        return self._running_peak_bytes
 
     def peak_bytes(self, *, ranks: int) -> dict[str, float]:
         """By part: the process itself, what training added to it, and this rank's share of shared memory."""

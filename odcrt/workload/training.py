@@ -29,6 +29,7 @@ from odcrt.fsdp.per_unit import per_unit
 from odcrt.fsdp.recording import watch_units
 from odcrt.tracing.recorder import Recorder
 from odcrt.tracing.spans import now_s
+from odcrt.tracing.versions import available_processors
 from odcrt.workload.accounts import TimeAccount
 from odcrt.workload.job import (
     CaseJob,
@@ -109,6 +110,7 @@ def run_case(
     origin_s = _agreed_moment()
     clock = ClockInfo.shared(mesh.size(), origin_s=origin_s)
     minibatches, counters = [], [{"transfers": 0, "barriers": 0}] * 2
+    training_bytes: list[int] = []
     with Recorder(case.record_folder, rank=dist.get_rank(), window=case.window, clock=clock) as recorder:
         account = TimeAccount(recorder, keeps_collectives=case.transport == "gloo")
         runner = EmulatedRunner(job, mesh, account) if job.is_emulated else RealRunner(job, mesh)
@@ -120,6 +122,8 @@ def run_case(
             if minibatch == case.window.start:
                 counters[0] = dict(handle.counters)
             minibatches.append(loop.run(minibatch, recorded_as=minibatch))
+            if minibatch in case.window and (running_peak_bytes := memory.running_peak_bytes()) is not None:
+                training_bytes.append(running_peak_bytes)
             if minibatch + 1 == case.window.stop:
                 counters[1] = dict(handle.counters)
             tell(minibatch + 1)
@@ -129,9 +133,11 @@ def run_case(
     return CaseMeasurement(
         minibatches=tuple(minibatches),
         memory_bytes=peak_bytes,
+        training_bytes=tuple(training_bytes),
         counters={name: counters[1][name] - counters[0][name] for name in counters[1]},
         origin_s=origin_s,
         host=socket.gethostname(),
+        processors=available_processors(),
         spans=tuple(recorder.spans()) if case.record_folder is None else (),
     )
 

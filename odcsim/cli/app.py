@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import typer
 
+from odcsim.cli.calibrate import calibrate
 from odcsim.cli.catalog import catalog
+from odcsim.cli.ingest import ingest
+from odcsim.cli.replay import replay
 from odcsim.cli.run import run
 from odcsim.cli.schema import schema
+from odcsim.cli.validate import validate
 from odcsim.console_program import run_program
 
 __all__ = ["app", "main"]
@@ -20,8 +24,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(run)
+app.command()(calibrate)
+app.command()(validate)
 app.command()(schema)
 app.command()(catalog)
+app.command()(ingest)
+app.command()(replay)
 
 
 def main() -> None:

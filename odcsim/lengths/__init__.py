@@ -8,7 +8,7 @@ from odcsim.lengths.histogram import LengthHistogram, read_histogram
 from odcsim.lengths.limits import LONGEST_TOKENS, MOST_SAMPLES_PER_DRAW
 from odcsim.lengths.source import LengthSource, LengthsWarning, load_source
 from odcsim.lengths.spec import LengthSpec, MixtureComponent, SourceKind
-from odcsim.lengths.statistics import LengthStatistics, cut, describe_lengths
+from odcsim.lengths.statistics import LengthStatistics, cut, describe_lengths, scaled
 from odcsim.lengths.trace import LengthTrace, read_trace
 
 __all__ = [
@@ -29,4 +29,5 @@ __all__ = [
     "load_source",
     "read_histogram",
     "read_trace",
+    "scaled",
 ]

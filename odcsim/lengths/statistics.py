@@ -1,4 +1,4 @@
-"""What is said about a set of lengths, and the cut to a data set's longest length. Unit: tokens."""
+"""What is said about a set of lengths, their scaling, and the cut to a data set's longest. Unit: tokens."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import numpy as np
 
 from odcsim.arrays import IntArray
 from odcsim.errors import InputError
+from odcsim.lengths.limits import LONGEST_TOKENS
 
-__all__ = ["LengthStatistics", "cut", "describe_lengths"]
+__all__ = ["LengthStatistics", "cut", "describe_lengths", "scaled"]
 
 
 class LengthStatistics(TypedDict):
@@ -52,6 +53,23 @@ def describe_lengths(lengths: IntArray | Sequence[int]) -> LengthStatistics:
         max=int(lengths_S.max()),
         cv=float(lengths_S.std()) / mean,
     )
+
+
+def scaled(lengths: IntArray | Sequence[int], *, scale: float) -> IntArray:
+    """Lengths times a factor, rounded, 1 token at least; an array of the same shape.
+
+    Raises:
+        InputError: the longest would be longer than any sequence.
+    """
+    multiplied = np.rint(np.asarray(lengths, dtype=np.float64) * scale)
+    longest = float(multiplied.max(initial=1.0))
+    if not longest <= LONGEST_TOKENS:
+        raise InputError(
+            f"makes sequences of {longest:.4g} tokens; at most {LONGEST_TOKENS}",
+            key="workload.length_scale",
+            value=scale,
+        )
+    return np.maximum(multiplied, 1.0).astype(np.int64)
 
 
 def cut(lengths: IntArray | Sequence[int], *, cut_tokens: int) -> IntArray:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["FRACTIONS", "TIMELINE_KINDS", "Part", "memory_part"]
+__all__ = ["FRACTIONS", "TIMELINE_KINDS", "Part", "case_part", "memory_part"]
 
 
 @dataclass(frozen=True)
@@ -65,3 +65,18 @@ def memory_part(key: str, position: int) -> Part:
     """A part of the memory; one that is not known by name gets a grey, by its position among all parts."""
     spare = _SPARE_COLORS[position % len(_SPARE_COLORS)]
     return Part(key, key.replace("_", " "), _MEMORY_COLORS.get(key, spare), "var(--ink)")
+
+
+_CASE_COLORS = (
+    "var(--accent)",
+    "var(--waiting)",
+    "var(--memory-unit-1)",
+    "var(--communication)",
+    "var(--memory-odc-1)",
+    "var(--neutral-strong)",
+)
+
+
+def case_part(label: str, position: int) -> Part:
+    """A case among others, by its position; colours come round again, so figures give it a shape too."""
+    return Part(label, label, _CASE_COLORS[position % len(_CASE_COLORS)], "var(--ink)")

@@ -11,7 +11,7 @@ import html
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from odcsim.report.palette import Part
 from odcsim.results import CaseResult, RunResult
@@ -19,6 +19,7 @@ from odcsim.results import CaseResult, RunResult
 __all__ = [
     "Figure",
     "Json",
+    "Labelled",
     "ShownCases",
     "axis",
     "case_axis",
@@ -41,6 +42,15 @@ _LABEL_WIDTH = 18
 _LABEL_LINES = 3
 # A figure with more rows than these is longer than anyone reads; the table has all cases.
 _MOST_CASES = 24
+
+
+class Labelled(Protocol):
+    """Whatever has a row of its own in a figure."""
+
+    @property
+    def label(self) -> str:
+        """What tells it from the others."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -119,7 +129,7 @@ def wrapped(label: str) -> str:
     return "<br>".join(plain(line) for line in lines)
 
 
-def rows_px(cases: Sequence[CaseResult]) -> int:
+def rows_px(cases: Sequence[Labelled]) -> int:
     """Height of the rows of a `case_axis`, with room for the longest label in each."""
     lines = max(wrapped(case.label).count("<br>") + 1 for case in cases)
     return len(cases) * max(_LEAST_ROW_PX, lines * _LINE_PX + 12)
@@ -139,7 +149,7 @@ def axis(title: str = "", **settings: Any) -> Json:  # noqa: ANN401 - plotly's o
     }
 
 
-def case_axis(cases: Sequence[CaseResult]) -> Json:
+def case_axis(cases: Sequence[Labelled]) -> Json:
     """A vertical axis with one row a case, the first on top; rows lie at 0, 1, 2, ..."""
     return axis(
         tickvals=list(range(len(cases))),

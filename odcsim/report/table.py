@@ -6,7 +6,6 @@ the text does not say.
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -15,6 +14,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Column, Table
 from rich.text import Text
 
+from odcsim.report.terminal import GAP, paragraph, print_wide
 from odcsim.report.wording import (
     METRICS,
     best_case,
@@ -29,8 +29,6 @@ from odcsim.units import format_bytes, format_seconds
 
 __all__ = ["RunTable", "print_run"]
 
-_PIPE_WIDTH = 100
-_GAP = 2
 # Labels are wrapped to this many cells where the table would be too wide without.
 _LEAST_LABEL = 16
 
@@ -85,14 +83,14 @@ class RunTable:
         yield Text(result.name, style="bold")
         width = options.max_width
         for name, line in context(result).items():
-            yield _paragraph(f"{name:<10} {line}", width, indent=11)
+            yield paragraph(f"{name:<10} {line}", width, indent=11)
         yield Text()
         yield self._table(width)
         for case in result.cases:
             if not case.memory.fits:
-                yield _paragraph(_advice(case), width, style="red")
+                yield paragraph(_advice(case), width, style="red")
         yield Text()
-        yield _paragraph(headline(result).text, width, indent=0, style="bold")
+        yield paragraph(headline(result).text, width, indent=0, style="bold")
 
     def _table(self, width: int) -> Table:
         result = self._result
@@ -104,7 +102,7 @@ class RunTable:
             Column("case", min_width=min(_LEAST_LABEL, _widest(labels)), overflow="fold"),
             *(Column(_heading(column.key), justify="right", no_wrap=fitting) for column in columns),
             box=None,
-            padding=(0, _GAP, 0, 0),
+            padding=(0, GAP, 0, 0),
             pad_edge=False,
             header_style="dim",
         )
@@ -126,12 +124,6 @@ def _advice(case: CaseResult) -> str:
     return f"{case.label}: over by {over}" + (f"; {case.memory.advice}" if case.memory.advice else "")
 
 
-def _paragraph(text: str, width: int, *, indent: int = _GAP, style: str = "") -> Text:
-    """A paragraph whose lines after the first are indented; wrapped here, as rich would pad lines with spaces."""
-    lines = textwrap.wrap(text, max(width, indent + 10), subsequent_indent=" " * indent, break_on_hyphens=False)
-    return Text("\n".join(lines), style=style)
-
-
 def _heading(key: str) -> str:
     return _HEADINGS.get(key, METRICS[key].heading)
 
@@ -150,7 +142,7 @@ def _fitting(
     least_label = min(_LEAST_LABEL, _widest(labels))
     kept = list(columns)
     while True:
-        taken = least_label + sum(_GAP + _widest([_heading(column.key), *texts[column.key]]) for column in kept)
+        taken = least_label + sum(GAP + _widest([_heading(column.key), *texts[column.key]]) for column in kept)
         dispensable = max(kept, key=lambda column: column.rank)
         if taken <= width or dispensable.rank == 0:
             return kept, taken <= width
@@ -159,10 +151,4 @@ def _fitting(
 
 def print_run(result: RunResult, console: Console) -> None:
     """Print the table; see `odcsim.report.print_table`."""
-    width = console.width
-    if not console.is_terminal:
-        console.width = max(width, _PIPE_WIDTH)
-    try:
-        console.print(RunTable(result), highlight=False)
-    finally:
-        console.width = width
+    print_wide(RunTable(result), console)

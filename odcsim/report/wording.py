@@ -18,6 +18,7 @@ __all__ = [
     "Metric",
     "best_case",
     "context",
+    "fine_percent",
     "headline",
     "interval_text",
     "lookup",
@@ -25,6 +26,7 @@ __all__ = [
     "percent",
     "plural",
     "rate",
+    "signed_percent",
     "source_text",
     "speedup_text",
 ]
@@ -75,6 +77,17 @@ METRICS = {
 def percent(share: float) -> str:
     """A share of one as a percentage: "27.3%"."""
     return f"{100 * share:.1f}%"
+
+
+def fine_percent(share: float) -> str:
+    """A share of one as a percentage, with more digits where it is small: "27.3%", "0.04%"."""
+    digits = 2 if 0.000_05 <= abs(share) < 0.000_95 else 1
+    return f"{100 * share:.{digits}f}%"
+
+
+def signed_percent(share: float) -> str:
+    """A share of one as a percentage with its sign: "+3.1%"."""
+    return f"{100 * share:+.1f}%"
 
 
 def plural(count: int, noun: str) -> str:

@@ -8,13 +8,19 @@ import numpy as np
 
 from odcsim.arrays import FloatArray
 from odcsim.catalog import Gpu
+from odcsim.costs.calibrated import CalibratedCosts, CalibratedTransfers, TransferName
 from odcsim.costs.network import Fabric, Tier
 from odcsim.costs.state import DTYPE_BYTES, OPTIMIZER_STATES, ShardState
 from odcsim.model_shape import ModelShape
 from odcsim.scenario import Case, Cluster, Scenario
 from odcsim.schedule import ROOT_UNIT, Overlap, Schedule, SharedLinks, Visit
 
-__all__ = ["CaseSchedules", "bytes_gathered", "ports_of"]
+__all__ = ["CaseSchedules", "bytes_gathered", "collective_transport", "ports_of"]
+
+
+def collective_transport(scenario: Scenario) -> str:
+    """What moves the data of collectives, as a file of calibrated costs names it."""
+    return {"shm": "collective", "cuda": "nccl"}.get(scenario.runtime.transport, scenario.runtime.transport)
 
 
 def bytes_gathered(scenario: Scenario, *, on_demand: bool) -> int:
@@ -27,7 +33,8 @@ def bytes_gathered(scenario: Scenario, *, on_demand: bool) -> int:
 class CaseSchedules:
     """What the schedules of a scenario's cases are made of.
 
-    `fabric_alone` is the cluster as a transfer sees it that shares its node's ports with no other.
+    `fabric_alone` is the cluster as a transfer sees it that shares its node's ports with no other; `calibrated`, if
+    any, takes the place of both where it knows better.
     """
 
     scenario: Scenario
@@ -35,23 +42,31 @@ class CaseSchedules:
     fabric: Fabric
     fabric_alone: Fabric
     shard: ShardState
+    calibrated: CalibratedTransfers | None = None
 
     @classmethod
-    def of(cls, scenario: Scenario, model: ModelShape, gpu: Gpu) -> CaseSchedules:
-        """What `scenario` makes of a model and a GPU."""
+    def of(
+        cls, scenario: Scenario, model: ModelShape, gpu: Gpu, *, costs: CalibratedCosts | None = None
+    ) -> CaseSchedules:
+        """What `scenario` makes of a model and a GPU, and of costs fitted to a run."""
         training = scenario.training
         reads_master = scenario.on_demand.gather_dtype == "fp32"
+        fabric = _fabric(scenario.cluster, gpu, sharers=scenario.cluster.gpus_per_node)
+        shard = ShardState(
+            parameters=model.total_parameters / scenario.cluster.ranks,
+            memory_bandwidth_bytes_per_s=gpu.memory_bandwidth_bytes_per_s,
+            published_bytes_per_parameter=0 if reads_master else DTYPE_BYTES[training.param_dtype],
+            optimizer_states=OPTIMIZER_STATES[training.optimizer],
+        )
         return cls(
             scenario=scenario,
             model=model,
-            fabric=_fabric(scenario.cluster, gpu, sharers=scenario.cluster.gpus_per_node),
+            fabric=fabric,
             fabric_alone=_fabric(scenario.cluster, gpu, sharers=ports_of(scenario.cluster)),
-            shard=ShardState(
-                parameters=model.total_parameters / scenario.cluster.ranks,
-                memory_bandwidth_bytes_per_s=gpu.memory_bandwidth_bytes_per_s,
-                published_bytes_per_parameter=0 if reads_master else DTYPE_BYTES[training.param_dtype],
-                optimizer_states=OPTIMIZER_STATES[training.optimizer],
-            ),
+            shard=shard,
+            calibrated=None
+            if costs is None
+            else CalibratedTransfers(costs, fabric, shard, transport=collective_transport(scenario)),
         )
 
     def schedule(self, case: Case, *, overlap: Overlap, visits: tuple[Visit, ...]) -> Schedule:
@@ -60,33 +75,44 @@ class CaseSchedules:
         on_demand = case.sync == "odc"
         gather_bytes = bytes_gathered(self.scenario, on_demand=on_demand)
         reduce_bytes = DTYPE_BYTES[training.reduce_dtype]
-        shared_links = _shared_links(self.scenario.cluster) if on_demand else None
-        links = fabric if shared_links is None else self.fabric_alone
-        transfer_s = links.one_sided_s if on_demand else links.collective_s
+        shared_links = _shared_links(self.scenario.cluster) if on_demand and self.calibrated is None else None
 
-        def transfers_s(flag: str, element_bytes: int) -> FloatArray:
+        def transfers_s(flag: str, name: TransferName, element_bytes: int) -> FloatArray:
             return np.array(
                 [
-                    transfer_s(self._unit_parameters(visit.unit) * element_bytes)
+                    self._transfer_s(
+                        name,
+                        self._unit_parameters(visit.unit) * element_bytes,
+                        on_demand=on_demand,
+                        alone=shared_links is not None,
+                    )
                     if getattr(visit, flag) and fabric.ranks > 1
                     else 0.0
                     for visit in visits
                 ]
             )
 
-        barrier_s = fabric.barrier_s()
+        calibrated, barrier_s = self.calibrated, fabric.barrier_s()
         return Schedule(
             sync=case.sync,
             overlap=overlap,
             visits=visits,
-            gather_s_V=transfers_s("gathers", gather_bytes),
-            reduce_s_V=transfers_s("reduces", reduce_bytes),
-            publish_s=self.shard.publish_s + barrier_s,
-            settle_s=self.shard.settle_s + barrier_s,
+            gather_s_V=transfers_s("gathers", "gather", gather_bytes),
+            reduce_s_V=transfers_s("reduces", "scatter_accumulate", reduce_bytes),
+            publish_s=self.shard.publish_s + barrier_s if calibrated is None else calibrated.publish_s,
+            settle_s=self.shard.settle_s + barrier_s if calibrated is None else calibrated.settle_s,
             fixed_s=self.scenario.on_demand.minibatch_overhead,
-            optimizer_s=self.shard.optimizer_s,
+            optimizer_s=self.shard.optimizer_s if calibrated is None else calibrated.optimizer_s,
             shared_links=shared_links,
         )
+
+    def _transfer_s(self, name: TransferName, unit_bytes: float, *, on_demand: bool, alone: bool) -> float:
+        """A transfer of a unit; `alone`: as if no other shared its node's ports."""
+        if self.calibrated is not None:
+            transfer_s = self.calibrated.one_sided_s if on_demand else self.calibrated.collective_s
+            return transfer_s(name, unit_bytes)
+        links = self.fabric_alone if alone else self.fabric
+        return links.one_sided_s(unit_bytes) if on_demand else links.collective_s(unit_bytes)
 
     def _unit_parameters(self, unit: int) -> int:
         return self.model.root_parameters if unit == ROOT_UNIT else self.model.parameters_per_block

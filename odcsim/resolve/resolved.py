@@ -7,6 +7,7 @@ from typing import Any
 
 from odcsim.arrays import FloatArray
 from odcsim.catalog import Gpu
+from odcsim.costs.calibrated import CalibratedCosts
 from odcsim.costs.memory import RESERVE_SHARE, MemoryModel
 from odcsim.costs.token_cost import TokenCost
 from odcsim.lengths import LengthSource
@@ -43,6 +44,7 @@ class ResolvedScenario:
         speeds_D: compute speed of every rank.
         memory: peak memory of a rank.
         published_bytes: of one published parameter under `odc`; 0 where the master parameters themselves are read.
+        calibrated: costs fitted to a run, if the scenario names such.
         cases: in the scenario's order.
         warnings: settings that have no effect.
     """
@@ -56,6 +58,7 @@ class ResolvedScenario:
     speeds_D: FloatArray
     memory: MemoryModel
     published_bytes: int
+    calibrated: CalibratedCosts | None
     cases: tuple[ResolvedCase, ...]
     warnings: tuple[str, ...]
 

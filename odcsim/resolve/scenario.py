@@ -8,6 +8,7 @@ import numpy as np
 
 from odcsim.arrays import FloatArray
 from odcsim.catalog import Gpu, load_gpu
+from odcsim.costs.calibrated import CalibratedCosts, calibrated_compute, load_costs
 from odcsim.costs.compute import analytic_compute, fitted_compute, microbatch_cost
 from odcsim.costs.memory import MemoryModel
 from odcsim.costs.state import DTYPE_BYTES
@@ -41,11 +42,14 @@ def resolve(scenario: Scenario, *, base_folder: Path, file: Path | None = None) 
     gpu = load_gpu(scenario.cluster.gpu, file=file)
     source = load_source(scenario.workload.lengths, base_folder=base_folder, file=file)
     visits = decoder_visits(model.layers)
-    coefficients_FV = _compute(scenario, model, gpu, visits, file=file)
+    costs = _calibrated(scenario, model, base_folder=base_folder, file=file)
+    coefficients_FV = (
+        _compute(scenario, model, gpu, visits, file=file) if costs is None else calibrated_compute(costs, visits)
+    )
     speeds_D = np.ones(scenario.cluster.ranks)
     for rank, speed in scenario.cluster.rank_speeds.items():
         speeds_D[rank] = speed
-    costs = CaseSchedules.of(scenario, model, gpu)
+    schedules = CaseSchedules.of(scenario, model, gpu, costs=costs)
     cases = []
     for position, case in enumerate(scenario.cases):
         key = f"cases.{position}"
@@ -58,7 +62,7 @@ def resolve(scenario: Scenario, *, base_folder: Path, file: Path | None = None) 
                 key=f"{key}.policy",
                 value=case.policy,
             )
-        schedule = costs.schedule(case, overlap=case.overlap or scenario.overlap, visits=visits)
+        schedule = schedules.schedule(case, overlap=case.overlap or scenario.overlap, visits=visits)
         cases.append(ResolvedCase(case, "", policy, schedule))
     labels = _labels([case.case for case in cases], scenario)
     training = scenario.training
@@ -79,15 +83,51 @@ def resolve(scenario: Scenario, *, base_folder: Path, file: Path | None = None) 
             recompute=training.recompute == "full",
             fused_loss=training.fused_loss,
         ),
-        published_bytes=costs.shard.published_bytes_per_parameter,
+        published_bytes=schedules.shard.published_bytes_per_parameter,
+        calibrated=costs,
         cases=tuple(
             ResolvedCase(case.case, label, case.policy, case.schedule)
             for case, label in zip(cases, labels, strict=True)
         ),
-        warnings=tuple(settings_without_effect(scenario, cases)),
+        warnings=(*settings_without_effect(scenario, cases, costs=costs), *_remarks(scenario, schedules)),
     )
     require_plausible(resolved, file=file)
     return resolved
+
+
+def _calibrated(
+    scenario: Scenario, model: ModelShape, *, base_folder: Path, file: Path | None
+) -> CalibratedCosts | None:
+    """The costs that the scenario names, if any, once they are known to be of its model and training."""
+    name, key = scenario.compute.calibrated, "compute.calibrated"
+    if name is None:
+        return None
+    costs = load_costs(base_folder / name, key=key, file=file)
+    if not costs.is_of_shape(model):
+        other = (costs.model or {}).get("name", "without a name")
+        raise InputError(
+            f"was fitted to another model ({other}); allowed: costs of a run with this scenario's",
+            file=file,
+            key=key,
+            value=name,
+        )
+    for setting, value in scenario.training.model_dump(mode="json").items():
+        then = value if costs.training is None else costs.training.get(setting, value)
+        if then != value:
+            raise InputError(
+                f"was fitted to a run with training.{setting}: {then}, and this scenario has {value}; allowed: costs "
+                "of a run with this scenario's training",
+                file=file,
+                key=key,
+                value=name,
+            )
+    return costs
+
+
+def _remarks(scenario: Scenario, schedules: CaseSchedules) -> list[str]:
+    if schedules.calibrated is None:
+        return []
+    return schedules.calibrated.remarks(file=scenario.compute.calibrated, syncs={case.sync for case in scenario.cases})
 
 
 def _compute(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from odcsim.costs.calibrated import CalibratedCosts
 from odcsim.resolve.case_schedules import ports_of
 from odcsim.resolve.resolved import ResolvedCase
 from odcsim.scenario import Scenario
@@ -12,7 +13,9 @@ from odcsim.scenario import Scenario
 __all__ = ["settings_without_effect"]
 
 
-def settings_without_effect(scenario: Scenario, cases: Sequence[ResolvedCase]) -> list[str]:
+def settings_without_effect(
+    scenario: Scenario, cases: Sequence[ResolvedCase], *, costs: CalibratedCosts | None = None
+) -> list[str]:
     """One sentence for every setting that was made and changes nothing."""
     cluster, found = scenario.cluster, []
     for position, case in enumerate(cases):
@@ -37,10 +40,18 @@ def settings_without_effect(scenario: Scenario, cases: Sequence[ResolvedCase]) -
         found.append(
             "cluster.contention has no effect: every rank has a port of its own (see cluster.inter_node.ports)"
         )
+    if scenario.compute.calibrated is not None and cluster.contention:
+        found.append("cluster.contention has no effect with compute.calibrated: transfers take what was measured")
     if scenario.compute.fitted is not None and scenario.training.recompute == "none":
         found.append(
             "training.recompute: none changes memory, but not the total of compute.fitted: it holds what was measured"
         )
+    if costs is not None and costs.origin.ranks == costs.origin.ranks_per_node:
+        found += [
+            f"{key} has no effect: what transfers inside a node cost was measured (compute.calibrated)"
+            for key in ("cluster.intra_node", "cluster.one_sided.intra_node_efficiency")
+            if _is_set(scenario, key)
+        ]
     # A setting may have no effect for two reasons: the first one told is enough.
     return list({sentence.partition(" ")[0]: sentence for sentence in reversed(found)}.values())[::-1]
 

@@ -100,12 +100,15 @@ def _parse(text: str) -> object:
         raise _NotYamlError(problem, error.problem_mark.line + 1 if error.problem_mark else None) from None
 
 
-def parse_yaml_document(text: str, *, file: object) -> dict[Any, Any]:
+def parse_yaml_document(
+    text: str, *, file: object, keys: str = "name, model, cluster, workload, cases"
+) -> dict[Any, Any]:
     """The mapping that a YAML text holds.
 
     Args:
         text: of the file.
         file: for messages.
+        keys: of the mapping, for messages.
 
     Raises:
         InputError: not YAML, or no mapping.
@@ -116,7 +119,7 @@ def parse_yaml_document(text: str, *, file: object) -> dict[Any, Any]:
         line = None if error.line is None else f"line {error.line}"
         raise InputError(f"not valid YAML: {error.problem}", file=file, key=line) from None
     if not isinstance(document, dict):
-        raise InputError("allowed: a mapping with the keys name, model, cluster, workload, cases, ...", file=file)
+        raise InputError(f"allowed: a mapping with the keys {keys}, ...", file=file)
     return document
 
 

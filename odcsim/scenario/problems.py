@@ -45,12 +45,13 @@ _WORDING = {
 }
 
 
-def first_problem(error: ValidationError, *, file: object | None) -> InputError:
+def first_problem(error: ValidationError, *, file: object | None, schema: type[BaseModel] = Scenario) -> InputError:
     """The first problem in a validation error, as one line.
 
     Args:
-        error: what validating a document as a `Scenario` raised.
-        file: the scenario's file, for the message.
+        error: what validating a document raised.
+        file: the document's file, for the message.
+        schema: what it was validated as.
     """
     found = error.errors(include_url=False)
     first = found[0]
@@ -60,23 +61,25 @@ def first_problem(error: ValidationError, *, file: object | None) -> InputError:
         first = next(
             (other for other in found if other["type"] == "extra_forbidden" and other["loc"][:-1] == section), first
         )
-    # Where the key of a mapping is at fault, pydantic adds "[key]" to its place.
-    location = tuple(part for part in first["loc"] if part != "[key]")
+    # Where the key of a mapping is at fault, pydantic adds "[key]" to its place; a key of that name may be unknown too.
+    location = first["loc"]
+    if first["type"] != "extra_forbidden":
+        location = tuple(part for part in location if part != "[key]")
     key = ".".join(map(str, location)) or None
     given = first["input"]
     if first["type"] == "missing" or (_is_section(given) and first["type"] == "value_error"):
         # There is no value to show, or it is a whole section.
-        return InputError(_in_words(first, location), file=file, key=key)
-    return InputError(_in_words(first, location), file=file, key=key, value=given)
+        return InputError(_in_words(first, location, schema), file=file, key=key)
+    return InputError(_in_words(first, location, schema), file=file, key=key, value=given)
 
 
-def _in_words(problem: ErrorDetails, location: _Location) -> str:
+def _in_words(problem: ErrorDetails, location: _Location, schema: type[BaseModel]) -> str:
     kind = problem["type"]
     if kind == "extra_forbidden":
-        known = _keys_at(location[:-1])
+        known = _keys_at(location[:-1], schema)
         return unknown_name("key", location[-1], known).problem if known else "unknown key"
     if kind in {"model_type", "model_attributes_type"}:
-        keys = _keys_at(location)
+        keys = _keys_at(location, schema)
         return "must be a mapping" + (f" with keys of: {', '.join(keys)}" if keys else "")
     if kind in _WORDING:
         return _WORDING[kind].format(**{name: _plain(value) for name, value in problem.get("ctx", {}).items()})
@@ -92,9 +95,9 @@ def _is_section(value: object) -> bool:
     return isinstance(value, BaseModel | dict)
 
 
-def _keys_at(location: Sequence[int | str]) -> list[str]:
+def _keys_at(location: Sequence[int | str], schema: type[BaseModel]) -> list[str]:
     """The keys that the schema knows at a location; empty if the location is no section."""
-    section: type[BaseModel] | None = Scenario
+    section: type[BaseModel] | None = schema
     for part in location:
         if isinstance(part, int):
             continue

@@ -69,6 +69,12 @@ def _printable(value: str) -> str:
     return value
 
 
+def _path(value: str) -> str:
+    if "\0" in value:
+        raise ValueError("must not hold a null character")
+    return value
+
+
 def _name_or_mapping(value: object) -> object:
     if not isinstance(value, str | dict):
         raise ValueError("allowed: a name or a mapping")  # noqa: TRY004 - pydantic reports ValueErrors
@@ -184,8 +190,10 @@ class Workload(_Section):
     """Samples of a minibatch per rank (the ODC paper's "minibatch size")."""
     samples_per_minibatch: Annotated[int, Field(ge=1, le=MOST_SAMPLES, strict=True)] | None = None
     """Samples of a minibatch over all ranks (the global batch size); instead of `samples_per_rank`."""
+    length_scale: Positive = 1.0
+    """Lengths are multiplied by it and rounded (to 1 token at least), before anything else."""
     cut_tokens: Tokens | None = None
-    """Longest sequence of the data set: longer ones are cut to it before anything else."""
+    """Longest sequence of the data set: longer ones are cut to it, after scaling."""
     max_tokens: Tokens
     """Hard cap on the tokens of a microbatch."""
     oversize: Literal["error", "truncate", "drop", "own-microbatch"] = "error"
@@ -242,20 +250,23 @@ class Compute(_Section):
 
     analytic: AnalyticCompute | None = None
     fitted: FittedCompute | None = None
+    calibrated: Annotated[str, Field(min_length=1), AfterValidator(_path)] | None = None
+    """A file that `odcsim calibrate` wrote. What its run showed of transfers, publishing, settling and the optimizer is
+    taken from it too."""
 
     @model_validator(mode="before")
     @classmethod
     def _from_word(cls, value: object) -> object:
         if isinstance(value, str):
             if value != "analytic":
-                raise ValueError("allowed: analytic, {analytic: ...} or {fitted: ...}")
+                raise ValueError("allowed: analytic, {analytic: ...}, {fitted: ...} or {calibrated: FILE}")
             return {"analytic": {}}
         return value
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if (self.analytic is None) == (self.fitted is None):
-            raise ValueError("give one of analytic and fitted")
+        if sum(model is not None for model in (self.analytic, self.fitted, self.calibrated)) != 1:
+            raise ValueError("give one of analytic, fitted and calibrated")
         return self
 
 

@@ -2,6 +2,7 @@
 
     spans       one thing that a rank did, and the line that says so
     info        what was run: the content of run.json
+    section     values of a JSON object, checked as they are taken
     folder      writing and reading a folder
     simulated   from an engine's spans
     chrome      to a Chrome trace, for Perfetto
@@ -17,13 +18,15 @@ from odcsim.trace_format.folder import (
     RecordedRun,
     TraceSizeWarning,
     clear_run,
+    find_runs,
     rank_file,
     read_run,
     read_run_info,
+    run_digest,
     write_run,
     write_run_info,
 )
-from odcsim.trace_format.info import TRACE_SCHEMA, ClockInfo, PlannedLengths, RunInfo, planned_lengths
+from odcsim.trace_format.info import TRACE_SCHEMA, ClockInfo, PlannedLengths, RankMemory, RunInfo, planned_lengths
 from odcsim.trace_format.simulated import simulated_spans_to_trace
 from odcsim.trace_format.spans import SPAN_NAMES, TraceSpan
 
@@ -32,16 +35,19 @@ __all__ = [
     "TRACE_SCHEMA",
     "ClockInfo",
     "PlannedLengths",
+    "RankMemory",
     "RankTraceWriter",
     "RecordedRun",
     "RunInfo",
     "TraceSizeWarning",
     "TraceSpan",
     "clear_run",
+    "find_runs",
     "planned_lengths",
     "rank_file",
     "read_run",
     "read_run_info",
+    "run_digest",
     "simulated_spans_to_trace",
     "to_chrome_trace",
     "write_run",

@@ -7,6 +7,7 @@ give equal bytes. Lines of a rank are ordered by start.
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import warnings
 import zlib
@@ -26,9 +27,11 @@ __all__ = [
     "RecordedRun",
     "TraceSizeWarning",
     "clear_run",
+    "find_runs",
     "rank_file",
     "read_run",
     "read_run_info",
+    "run_digest",
     "write_run",
     "write_run_info",
 ]
@@ -182,6 +185,26 @@ def read_run_info(folder: Path) -> RunInfo:
             value=schema,
         )
     return RunInfo.from_document(document, file=file)
+
+
+def find_runs(folder: Path) -> tuple[Path, ...]:
+    """The run folders that a folder stands for: itself, or those in it (`odcrt launch --record` makes such), by name.
+
+    Raises:
+        InputError: neither it nor a folder in it holds a run.
+    """
+    folder = Path(folder)
+    if (folder / _INFO_NAME).exists() or not folder.is_dir():
+        return (folder,)
+    inside = tuple(sorted(path.parent for path in folder.glob(f"*/{_INFO_NAME}")))
+    if not inside:
+        read_run_info(folder)  # says what is missing
+    return inside
+
+
+def run_digest(folder: Path) -> str:
+    """What tells a run from any other: a digest of its run.json, in hexadecimal."""
+    return hashlib.sha256((Path(folder) / _INFO_NAME).read_bytes()).hexdigest()[:16]
 
 
 def read_run(folder: Path) -> RecordedRun:

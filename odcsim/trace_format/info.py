@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import isfinite
 from typing import Any
 
 from odcsim.arrays import IntArray
-from odcsim.errors import InputError
 from odcsim.plan import Plan
+from odcsim.trace_format.section import Section
 
-__all__ = ["TRACE_SCHEMA", "ClockInfo", "PlannedLengths", "RunInfo", "planned_lengths"]
+__all__ = ["TRACE_SCHEMA", "ClockInfo", "PlannedLengths", "RankMemory", "RunInfo", "planned_lengths"]
 
 TRACE_SCHEMA = "odcsim.trace/1"
 
@@ -38,9 +37,9 @@ class ClockInfo:
     """The clocks that a run was measured by. A trace's time = a rank's reading - its offset - the origin, in seconds.
 
     Attributes:
-        name: of the clock: "perf_counter", "simulated".
-        alignment: how ranks came to one clock: "shared" (all read the same one) or "barriers" (see
-            `odcrt.tracing.clocks.align_clocks`).
+        name: of the clock: "perf_counter", "simulated", "kineto".
+        alignment: how ranks came to one clock: "shared" (all read the same one), "barriers" (see
+            `odcrt.tracing.clocks.align_clocks`) or "collectives" (see `odcsim.foreign.clocks`).
         offsets_s: for each rank, its reading minus rank 0's at the same moment.
         uncertainty_s: no offset is off by more.
         origin_s: rank 0's reading at the trace's zero.
@@ -63,6 +62,30 @@ class ClockInfo:
 
 
 @dataclass(frozen=True)
+class RankMemory:
+    """Memory of a rank as its operating system counted it, in bytes.
+
+    Attributes:
+        process_bytes: resident before any case began: interpreter and libraries, without shared memory.
+        shared_memory_bytes: this rank's share of what all ranks share, at the end of the case.
+        training_bytes: for each recorded minibatch, the running peak, read after it: what was resident at most since
+            the case began, beyond `process_bytes` and without shared memory.
+    """
+
+    process_bytes: int
+    shared_memory_bytes: int
+    training_bytes: tuple[int, ...]
+
+    def to_document(self) -> dict[str, Any]:
+        """An entry of `memory` in run.json."""
+        return {
+            "process": self.process_bytes,
+            "shared_memory": self.shared_memory_bytes,
+            "training": list(self.training_bytes),
+        }
+
+
+@dataclass(frozen=True)
 class RunInfo:
     """What was run, where, and what of it was recorded.
 
@@ -78,6 +101,8 @@ class RunInfo:
         plans: of recorded minibatches; empty where they are not known.
         counters: for each rank, what it counted over the window (transfers, barriers); empty where nobody counted.
         recorded_ranks: only the first so many ranks have a trace; all, where not given.
+        processors: for each rank, how many CPUs the ranks of its host share; empty where they are not known.
+        memory: of each rank; empty where it is not known.
     """
 
     engine: str
@@ -91,6 +116,8 @@ class RunInfo:
     plans: Mapping[int, PlannedLengths] = field(default_factory=dict)
     counters: tuple[Mapping[str, int], ...] = ()
     recorded_ranks: int = -1
+    processors: tuple[int, ...] = ()
+    memory: tuple[RankMemory, ...] = ()
 
     def __post_init__(self) -> None:
         if self.recorded_ranks == -1:
@@ -99,6 +126,10 @@ class RunInfo:
         assert len(self.hosts) == self.world_size, f"hosts of {len(self.hosts)} of {self.world_size} ranks"
         assert len(self.clock.offsets_s) == self.world_size, "an offset for each rank"
         assert len(self.counters) in {0, self.world_size}, "counters of each rank, or none"
+        assert len(self.processors) in {0, self.world_size}, "processors of each rank, or none"
+        assert all(processors >= 1 for processors in self.processors), "a rank without a processor"
+        assert len(self.memory) in {0, self.world_size}, "memory of each rank, or none"
+        assert all(len(memory.training_bytes) == len(self.window) for memory in self.memory), "memory of the window"
         assert self.window.step == 1, "a window has no gaps"
         assert self.window.start >= 0, "minibatches count from 0"
         assert set(self.plans) <= set(self.window), "a plan of a minibatch outside of the window"
@@ -130,6 +161,8 @@ class RunInfo:
                 for minibatch in sorted(self.plans)
             ],
             "counters": [dict(counted) for counted in self.counters],
+            "processors": list(self.processors),
+            "memory": [memory.to_document() for memory in self.memory],
             "scenario": dict(self.scenario),
         }
 
@@ -139,12 +172,13 @@ class RunInfo:
 
         Args:
             document: with a `schema` that has been checked; keys that this version does not know are passed over.
+                `processors` and `memory` may be absent: folders of earlier versions lack them.
             file: for messages.
 
         Raises:
             InputError: a key is missing, or holds what is not allowed.
         """
-        run = _Section(document, file=file)
+        run = Section(document, file=file)
         world_size = run.whole("world_size", least=1)
         clock, window = run.section("clock"), run.section("window")
         first = window.whole("first", least=0)
@@ -153,8 +187,13 @@ class RunInfo:
         for key in ("sync", "policy"):
             case.text(key)
         counters = [entry.whole_numbers() for entry in run.sections("counters")]
-        if counters:
-            run.check(len(counters) == world_size, "counters", f"must hold an entry for each of the {world_size} ranks")
+        processors = run.whole_items("processors", least=1) if "processors" in run.content else ()
+        memory = (
+            [_memory(entry, window=recorded) for entry in run.sections("memory")] if "memory" in run.content else []
+        )
+        for key, found in (("counters", counters), ("processors", processors), ("memory", memory)):
+            if found:
+                run.check(len(found) == world_size, key, f"must hold an entry for each of the {world_size} ranks")
         return cls(
             engine=run.text("engine"),
             scenario=run.section("scenario").content,
@@ -173,10 +212,26 @@ class RunInfo:
             plans=dict(_plan(entry, world_size=world_size, window=recorded) for entry in run.sections("plans")),
             counters=tuple(counters),
             recorded_ranks=run.whole("recorded_ranks", least=1, most=world_size),
+            processors=processors,
+            memory=tuple(memory),
         )
 
 
-def _plan(entry: _Section, *, world_size: int, window: range) -> tuple[int, PlannedLengths]:
+def _memory(entry: Section, *, window: range) -> RankMemory:
+    training_bytes = entry.whole_items("training", least=0)
+    entry.check(
+        len(training_bytes) == len(window),
+        "training",
+        f"must hold an entry for each of the {len(window)} recorded minibatches",
+    )
+    return RankMemory(
+        process_bytes=entry.whole("process", least=0),
+        shared_memory_bytes=entry.whole("shared_memory", least=0),
+        training_bytes=training_bytes,
+    )
+
+
+def _plan(entry: Section, *, world_size: int, window: range) -> tuple[int, PlannedLengths]:
     minibatch = entry.whole("minibatch", least=window.start, most=window.stop - 1)
     ranks = entry.items("ranks", count=world_size)
     allowed = "must hold, for each rank, lists of lengths (whole numbers of at least 1)"
@@ -188,83 +243,3 @@ def _plan(entry: _Section, *, world_size: int, window: range) -> tuple[int, Plan
         allowed,
     )
     return minibatch, tuple(tuple(map(tuple, microbatches)) for microbatches in ranks)
-
-
-class _Section:
-    """A JSON object whose values are checked as they are taken; whatever is wrong raises an `InputError`."""
-
-    def __init__(self, content: Mapping[str, Any], *, file: object, path: str = "") -> None:
-        self.content = dict(content)
-        self._file = file
-        self._path = path
-
-    def _key(self, key: str) -> str:
-        return f"{self._path}.{key}" if self._path else key
-
-    def _value(self, key: str) -> Any:  # noqa: ANN401 - whatever JSON can hold
-        if key not in self.content:
-            raise InputError("required key is missing", file=self._file, key=self._key(key))
-        return self.content[key]
-
-    def check(self, holds: bool, key: str, allowed: str) -> None:  # noqa: FBT001 - reads like an assertion
-        """Refuse the value of `key` unless a condition holds."""
-        if not holds:
-            raise InputError(allowed, file=self._file, key=self._key(key), value=self.content[key])
-
-    def whole(self, key: str, *, least: int, most: int | None = None) -> int:
-        value = self._value(key)
-        bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
-        fits = type(value) is int and value >= least and (most is None or value <= most)
-        self.check(fits, key, f"must be a whole number {bounds}")
-        assert isinstance(value, int)
-        return value
-
-    def number(self, key: str) -> float:
-        value = self._value(key)
-        self.check(_is_number(value), key, "must be a finite number")
-        return float(value)
-
-    def text(self, key: str) -> str:
-        value = self._value(key)
-        self.check(isinstance(value, str), key, "must be a text")
-        return str(value)
-
-    def items(self, key: str, *, count: int | None = None) -> list[Any]:
-        value = self._value(key)
-        self.check(isinstance(value, list), key, "must be a list")
-        if count is not None:
-            self.check(len(value) == count, key, f"must hold an entry for each of the {count} ranks")
-        return list(value)
-
-    def numbers(self, key: str, *, count: int) -> tuple[float, ...]:
-        values = self.items(key, count=count)
-        self.check(all(map(_is_number, values)), key, "must hold finite numbers")
-        return tuple(map(float, values))
-
-    def texts(self, key: str, *, count: int) -> tuple[str, ...]:
-        values = self.items(key, count=count)
-        self.check(all(isinstance(value, str) for value in values), key, "must hold texts")
-        return tuple(values)
-
-    def whole_numbers(self) -> dict[str, int]:
-        return {key: self.whole(key, least=0) for key in self.content}
-
-    def all_texts(self) -> dict[str, str]:
-        return {key: self.text(key) for key in self.content}
-
-    def section(self, key: str) -> _Section:
-        value = self._value(key)
-        self.check(isinstance(value, dict), key, "must be a JSON object")
-        return _Section(value, file=self._file, path=self._key(key))
-
-    def sections(self, key: str) -> list[_Section]:
-        values = self.items(key)
-        self.check(all(isinstance(value, dict) for value in values), key, "must hold JSON objects")
-        return [
-            _Section(value, file=self._file, path=self._key(f"{key}.{position}"))
-            for position, value in enumerate(values)
-        ]
-
-
-def _is_number(value: object) -> bool:
-    return type(value) in {int, float} and isfinite(value)  # type: ignore[arg-type]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from odcrt.workload.job import CaseMeasurement, MinibatchTimes
 from odcrt.workload.measure import CaseTimes, measured_bounds_s
+from odcsim.trace_format import RankMemory
 
 
 def times(**given):
@@ -18,7 +21,14 @@ def times(**given):
 
 def measured(*minibatches):
     return CaseMeasurement(
-        minibatches=minibatches, memory_bytes={"process": 1.0}, counters={}, origin_s=0.0, host="here", spans=()
+        minibatches=minibatches,
+        memory_bytes={"process": 1.0, "training": 4.0, "shared_memory": 2.5},
+        training_bytes=(),
+        counters={},
+        origin_s=0.0,
+        host="here",
+        processors=2,
+        spans=(),
     )
 
 
@@ -56,3 +66,8 @@ def test_the_bound_is_the_least_even_share_of_each_minibatch():
 
     bounds = measured_bounds_s([case((2.0, 4.0), (1.0, 1.0)), case((3.0, 2.0), (4.0, 0.0))])
     np.testing.assert_allclose(bounds, [2.5 + 0.5, 1.0 + 0.5])
+
+
+def test_memory_of_a_rank_is_told_where_it_was_counted():
+    assert measured().rank_memory is None
+    assert replace(measured(), training_bytes=(3, 4)).rank_memory == RankMemory(1, 2, (3, 4))

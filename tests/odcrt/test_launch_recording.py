@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from launched import odcrt
 
+from odcrt.tracing.versions import available_processors
 from odcrt.tracing.window import parse_window
 from odcsim.errors import InputError
 from odcsim.trace_format import read_run
@@ -74,6 +75,8 @@ def test_a_script_is_recorded_without_knowing(tmp_path):
     on_demand = read_run(tmp_path / "trace")
     assert on_demand.info.case == {"sync": "odc", "policy": "script", "transport": "shm", "compute": "real"}
     assert (on_demand.info.world_size, on_demand.info.window) == (2, range(1, 3))
+    assert on_demand.info.processors == (available_processors(),) * 2
+    assert on_demand.info.memory == ()
     for rank, microbatches in enumerate([1, 3]):
         spans = on_demand.spans_of_ranks[rank]
         names = [span.name for span in spans]

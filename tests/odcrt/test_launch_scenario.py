@@ -171,6 +171,25 @@ def test_traces_tell_what_was_run(emulated):
             assert computed == pytest.approx(modelled, rel=0.1)
 
 
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="nobody counts memory here")
+def test_traces_tell_processors_and_memory(emulated):
+    path, _, document = emulated
+    for position, folder in enumerate(sorted((path.parent / "traces").iterdir())):
+        info = read_run(folder).info
+        assert info.processors == (len(os.sched_getaffinity(0)),) * 3
+        parts_bytes = document["cases"][position]["memory"]["parts_bytes"]
+        assert len(info.memory) == 3
+        for memory in info.memory:
+            assert memory.process_bytes > 5e7
+            assert len(memory.training_bytes) == 3
+            assert list(memory.training_bytes) == sorted(memory.training_bytes)
+            assert memory.training_bytes[0] > 0
+        # The document tells of the fullest rank, right after the last minibatch.
+        fullest = next(memory for memory in info.memory if memory.process_bytes == parts_bytes["process"])
+        assert fullest.shared_memory_bytes == pytest.approx(parts_bytes["shared_memory"], abs=1)
+        assert fullest.training_bytes[-1] == pytest.approx(parts_bytes["training"], abs=8 << 20)
+
+
 def modelled_s(lengths, rank):
     fit = EMULATED["compute"]["fitted"]
     scaled = [length / fit["per_tokens"] for length in lengths]

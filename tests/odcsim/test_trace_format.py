@@ -22,6 +22,7 @@ from odcsim.schedule import Schedule, Work, decoder_visits
 from odcsim.trace_format import (
     SPAN_NAMES,
     ClockInfo,
+    RankMemory,
     RankTraceWriter,
     RunInfo,
     TraceSizeWarning,
@@ -53,6 +54,10 @@ def info_of(world_size=2, *, window=range(3, 4), **changes):
         "window": window,
         "plans": {3: (((700, 300), (512,)), ((1024,),))} if world_size == 2 and 3 in window else {},
         "counters": ({"transfers": 12, "barriers": 2},) * world_size,
+        "processors": (4, 8, 8, 8)[:world_size],
+        "memory": tuple(
+            RankMemory(230_000_000 + rank, 4096, tuple(range(5000, 5000 + len(window)))) for rank in range(world_size)
+        ),
     }
     return RunInfo(**{**given, **changes})
 
@@ -136,6 +141,8 @@ def test_run_json_says_what_the_folder_is(run_folder):
     assert document["window"] == {"first": 3, "count": 1}
     assert document["plans"] == [{"minibatch": 3, "ranks": [[[700, 300], [512]], [[1024]]]}]
     assert document["counters"][1] == {"transfers": 12, "barriers": 2}
+    assert document["processors"] == [4, 8]
+    assert document["memory"][1] == {"process": 230_000_001, "shared_memory": 4096, "training": [5000]}
     assert document["clock"]["offsets_s"] == [0.0, -1.5]
     assert {path.name for path in run_folder.iterdir()} == {"run.json", "rank-00000.jsonl.gz", "rank-00001.jsonl.gz"}
 
@@ -253,6 +260,19 @@ def test_only_the_first_ranks_may_be_recorded(tmp_path):
     assert read_run(tmp_path).spans_of_ranks == SPANS
 
 
+def test_processors_and_memory_that_are_not_known(tmp_path):
+    write_run(tmp_path, info_of(processors=(), memory=()), SPANS)
+    document = json.loads((tmp_path / "run.json").read_text())
+    assert document["processors"] == document["memory"] == []
+    assert read_run(tmp_path).info == info_of(processors=(), memory=())
+
+
+@pytest.mark.parametrize("key", ["processors", "memory"])
+def test_folders_of_earlier_versions_lack_processors_and_memory(run_folder, key):
+    change_info(run_folder, key, value=None)
+    assert read_run(run_folder).info == info_of(**{key: ()})
+
+
 def test_keys_of_later_versions_are_passed_over(run_folder):
     change_info(run_folder, "case.invented_later", value=[1])
     change_info(run_folder, "invented_later", value={})
@@ -306,6 +326,9 @@ def test_run_json_that_is_damaged(run_folder, text, problem):
     refused(run_folder, "run.json: ", problem)
 
 
+MEMORY = {"process": 1, "shared_memory": 0, "training": [5]}
+
+
 @pytest.mark.parametrize(
     ("key", "value", "problem"),
     [
@@ -326,6 +349,30 @@ def test_run_json_that_is_damaged(run_folder, text, problem):
         ("counters", [{}], "counters: [{}]: must hold an entry for each of the 2 ranks"),
         ("counters", [{}, {"barriers": -1}], "counters.1.barriers: -1: must be a whole number of at least 0"),
         ("counters", [1, 2], "counters: [1, 2]: must hold JSON objects"),
+        ("processors", 4, "processors: 4: must be a list"),
+        ("processors", [4], "processors: [4]: must hold an entry for each of the 2 ranks"),
+        ("processors", [4, 0], "processors: [4, 0]: must hold whole numbers of at least 1"),
+        ("processors", [4, True], "processors: [4, True]: must hold whole numbers of at least 1"),
+        ("memory", {}, "memory: {}: must be a list"),
+        ("memory", [1, 2], "memory: [1, 2]: must hold JSON objects"),
+        (
+            "memory",
+            [MEMORY],
+            "run.json: memory: [{'process': 1, 'shared_memory': 0, 'training': [...]}]: must hold an entry for each",
+        ),
+        ("memory", [MEMORY, {"process": 1, "training": [1]}], "memory.1.shared_memory: required key is missing"),
+        ("memory", [{**MEMORY, "process": -1}, MEMORY], "memory.0.process: -1: must be a whole number of at least 0"),
+        ("memory", [MEMORY, {**MEMORY, "training": 5}], "memory.1.training: 5: must be a list"),
+        (
+            "memory",
+            [MEMORY, {**MEMORY, "training": [5, 6]}],
+            "memory.1.training: [5, 6]: must hold an entry for each of the 1 recorded minibatches",
+        ),
+        (
+            "memory",
+            [MEMORY, {**MEMORY, "training": [0.5]}],
+            "memory.1.training: [0.5]: must hold whole numbers of at least 0",
+        ),
         ("plans", [{"minibatch": 9, "ranks": []}], "plans.0.minibatch: 9: must be a whole number from 3 to 3"),
         ("plans", [{"minibatch": 3, "ranks": []}], "plans.0.ranks: []: must hold an entry for each of the 2 ranks"),
         (
@@ -460,6 +507,7 @@ def test_an_empty_window(run_folder):
 
 def test_a_minibatch_of_which_nothing_was_recorded(run_folder):
     change_info(run_folder, "window.count", 2)
+    change_info(run_folder, "memory", [])
     refused(run_folder, "run.json: window.count: 2: no rank has a span of minibatch 4")
 
 

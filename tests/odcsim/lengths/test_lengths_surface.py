@@ -27,6 +27,7 @@ def test_exported_names() -> None:
         "load_source",
         "read_histogram",
         "read_trace",
+        "scaled",
     ]
     assert all(hasattr(odcsim.lengths, name) for name in odcsim.lengths.__all__)
 

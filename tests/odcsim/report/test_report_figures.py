@@ -6,11 +6,11 @@ import dataclasses
 import itertools
 import json
 import re
-from importlib.resources import files
 
 import numpy as np
 import plotly.graph_objects as go
 import pytest
+from page_checks import CSS, in_colours, tokens_of
 from report_samples import over_memory, sample_result, with_case
 
 from odcsim.report.bars import memory_figure, speedup_figure
@@ -21,7 +21,6 @@ from odcsim.report.plotting import Figure, Json
 from odcsim.report.timeline import timeline_figure
 from odcsim.results import RunResult
 
-CSS = (files("odcsim.report") / "assets" / "page.css").read_text(encoding="utf-8")
 KEYS = ["speedup", "fractions", "timeline", "lengths", "minibatches", "memory"]
 
 
@@ -33,21 +32,6 @@ def result() -> RunResult:
 @pytest.fixture(scope="module")
 def figures(result: RunResult) -> dict[str, Figure]:
     return {figure.key: figure for figure in all_figures(result)}
-
-
-def in_colours(value: object) -> object:
-    """The figure as the page's script resolves it, with one colour for all."""
-    if isinstance(value, str):
-        return re.sub(r"^var\(--[a-z0-9-]+\)$", lambda match: "Arial" if "font" in match[0] else "#123456", value)
-    if isinstance(value, list):
-        return [in_colours(entry) for entry in value]
-    if isinstance(value, dict):
-        return {key: in_colours(entry) for key, entry in value.items()}
-    return value
-
-
-def tokens_of(value: object) -> set[str]:
-    return set(re.findall(r"var\((--[a-z0-9-]+)\)", json.dumps(value)))
 
 
 def test_a_run_has_all_figures(figures: dict[str, Figure]) -> None:

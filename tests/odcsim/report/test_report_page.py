@@ -9,65 +9,17 @@ import os
 import re
 import subprocess
 import sys
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pytest
+from page_checks import NASTY, Document, without_plotly
 from report_samples import over_memory, sample_result, with_case
 
 from odcsim.report import render_page
 from odcsim.report.markup import definitions, element, value_text
-from odcsim.report.page import _plotly_javascript
 from odcsim.results import RunResult
 from odcsim.units import format_seconds
-
-NASTY = "<script>alert(1)</script>&\"'<b>%{x}"
-_WITHOUT_END = {"meta", "br", "hr"}
-
-
-class Document(HTMLParser):
-    """Checks that elements nest, and collects texts, attributes, and the rows of tables."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.rows: list[list[str]] = []
-        self.texts: list[str] = []
-        self.feed(html)
-        self.close()
-        assert self.open == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-        if tag == "tr":
-            self.rows.append([])
-        if tag in {"td", "th"}:
-            self.rows[-1].append("")
-        if tag not in _WITHOUT_END:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self.open and self.open[-1] not in {"script", "style"}:
-            self.texts.append(data)
-            if "td" in self.open or "th" in self.open:
-                self.rows[-1][-1] += data
-
-    @property
-    def text(self) -> str:
-        return " ".join(" ".join(self.texts).split())
-
-    def row(self, label: str) -> list[str]:
-        """The row of the comparison, which is the first table."""
-        return next(row for row in self.rows if row and row[0].startswith(label))
-
-
-def without_plotly(page: str) -> str:
-    return page.replace(_plotly_javascript(), "")
 
 
 @pytest.fixture(scope="module")

@@ -166,7 +166,7 @@ CASE_KEYS = "must be a mapping with keys of: sync, policy, overlap, pad, name"
         ("workload.minibatches", 1.5, "1.5: must be a whole number"),
         ("workload.seed", -1, "-1: must be at least 0"),
         ("workload.seed", 2**63, "9223372036854775808: must be less than 9223372036854775808"),
-        ("compute", "fitted", "'fitted': allowed: analytic, {analytic: ...} or {fitted: ...}"),
+        ("compute", "fitted", "'fitted': allowed: analytic, {analytic: ...}, {fitted: ...} or {calibrated: FILE}"),
         ("compute", None, "None: must be a mapping with keys of: analytic, fitted"),
         ("compute.fitted", 3, "3: must be a mapping with keys of: quadratic, "),
         ("compute.fitted.quadratic", -1, "-1: must be at least 0"),
@@ -254,8 +254,8 @@ def test_what_lies_deeper(refused, changes, message):
             "workload: 1000000 minibatches x 40000 samples = 40000000000 samples; at most 50000000 are simulated in "
             "one run (the mean needs a few hundred minibatches, not more)",
         ),
-        ({"compute": {}}, "compute: give one of analytic and fitted"),
-        ({"compute.analytic": {}}, "compute: give one of analytic and fitted"),
+        ({"compute": {}}, "compute: give one of analytic, fitted and calibrated"),
+        ({"compute.analytic": {}}, "compute: give one of analytic, fitted and calibrated"),
         (
             {"compute.fitted": {"quadratic": 0, "linear": 0, "per_tokens": 1}},
             "compute.fitted: quadratic, linear and constant are all 0; at least one must be positive",

@@ -1,0 +1,377 @@
+"""docs/validation.md and its picture, from a study."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import gamma
+
+import numpy as np
+
+from odcsim.analysis.validate import DISTINCT_SHARE, CaseComparison
+from validation.compare import Predicted, Study
+from validation.settings import CALIBRATION_POLICY, CALIBRATION_SETTINGS
+
+__all__ = ["Verdict", "picture", "render", "verdict_of"]
+
+MEAN_ERROR, WORST_ERROR, SPEEDUP_POINTS, MEMORY_ERROR = 0.03, 0.09, 0.03, 0.01
+
+LEGEND = """\
+Time per minibatch is the mean over the recorded minibatches, measured the median over repeats; *spread* is the longest
+over the shortest mean of a repeat, less 1. *Util.* is the share of rank-time spent computing, *speedup* is over the
+setting's first case, both predicted / measured. Memory: predicted over measured peak of the fullest rank, less 1, and
+the repeats' spread. Cases marked * are those that costs were fitted to; they are not judged."""
+
+STRICT = """\
+## From one run of ODC alone
+
+The same with costs fitted to the ODC run alone: a collective over shared memory is then taken to cost a one-sided
+transfer and a meeting. What gloo costs cannot be known from it, so those cases are left out."""
+
+REPLAYED = """\
+What `odcsim replay` makes of each recorded FSDP run, which knows neither tokens nor costs: the speedup that the same
+plan would have under ODC, beside the one that it had. A prediction from one noisy run carries that run's noise."""
+
+MISSING = """\
+## What the model leaves out
+
+- A machine's own noise. Costs are means; a run on a machine that shares its cores with others is not. Under FSDP every
+  unit waits for the slowest of all ranks, so even noise that averages out costs time there, and the model has none of
+  it.
+- How processors are shared. Ranks that outnumber the processors wait for one whenever they meet. The model counts a
+  step for every rank of a meeting; a ring of messages (gloo) is taken to slow down with the square root of ranks per
+  processor, halfway between waiting for messages and waiting for processors. That exponent is an assumption, made
+  when trial recordings on 4, 8 and 16 ranks, which are not among those below, lay between the two.
+- What the allocator keeps. Memory is counted by the operating system: a process keeps what it once had, and when it
+  gives something back is chance.
+- The end of a minibatch: clipping meets all ranks once more, which is part of the optimizer's step here.
+- Nothing here was measured on a GPU. What carries over is the model of time: who waits for whom, and when.
+"""
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """What was asked, what came out, and whether that is enough."""
+
+    asked: str
+    figure: str
+    is_met: bool
+
+    @property
+    def word(self) -> str:
+        """For tables."""
+        return "met" if self.is_met else "missed"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Requirements by kind of compute."""
+
+    of_kind: dict[str, tuple[Requirement, ...]]
+
+    @property
+    def lines(self) -> list[str]:
+        """For the terminal."""
+        return [
+            f"{kind:9} {entry.asked:55} {entry.figure:40} {entry.word}"
+            for kind, entries in self.of_kind.items()
+            for entry in entries
+        ]
+
+
+def percent(value: float, *, digits: int = 1) -> str:
+    """A share with its sign."""
+    return f"{100 * value:+.{digits}f}%"
+
+
+def verdict_of(study: Study) -> Verdict:
+    """Hold the study against what is asked."""
+    return Verdict({kind: tuple(requirements(study, kind)) for kind in CALIBRATION_SETTINGS})
+
+
+def requirements(study: Study, kind: str) -> Iterator[Requirement]:
+    """Every requirement, for one kind of compute."""
+    cases = study.judged(kind)
+    errors = np.array([case.error for case in cases])
+    yield Requirement(
+        f"mean absolute error of time at most {MEAN_ERROR:.0%}",
+        f"{np.abs(errors).mean():.1%} over {len(cases)} cases",
+        bool(np.abs(errors).mean() <= MEAN_ERROR),
+    )
+    worst = cases[int(np.abs(errors).argmax())]
+    yield Requirement(
+        f"worst error of time at most {WORST_ERROR:.0%}",
+        f"{percent(worst.error)} ({worst.label}, {worst.ranks} ranks)",
+        bool(np.abs(errors).max() <= WORST_ERROR),
+    )
+    found = [one for one in study.predicted if one.setting.kind == kind]
+    differences = np.array([difference for one in found for difference in one.speedup_differences])
+    yield Requirement(
+        f"speedups within {100 * SPEEDUP_POINTS:.0f} points",
+        f"mean {100 * np.abs(differences).mean():.1f}, worst {100 * np.abs(differences).max():.1f} points, "
+        f"{(np.abs(differences) <= SPEEDUP_POINTS).mean():.0%} within",
+        bool(np.abs(differences).max() <= SPEEDUP_POINTS),
+    )
+    wrong = [(one, pair) for one in found for pair in one.validation.misordered]
+    told = "" if not wrong else f": {wrong[0][1][0].label} and {wrong[0][1][1].label} of {wrong[0][0].setting.name}"
+    yield Requirement(
+        f"order of cases that differ by more than {DISTINCT_SHARE:.0%}",
+        f"{len(wrong)} pairs the wrong way round{told}",
+        not wrong,
+    )
+    memory = np.array([case.memory_error for case in cases if case.memory_error is not None])
+    if memory.size:
+        yield Requirement(
+            f"peak memory within {MEMORY_ERROR:.0%}",
+            f"mean {np.abs(memory).mean():.1%}, worst {np.abs(memory).max():.1%}",
+            bool(np.abs(memory).max() <= MEMORY_ERROR),
+        )
+
+
+def render(study: Study) -> str:
+    """The page."""
+    return "\n".join(
+        [
+            "# How far off predictions are",
+            "",
+            "Written by `python benchmarks/validate.py`: do not edit. With `--recorded` it is written again from the "
+            "traces under `traces/measured/`, without it from new runs.",
+            "",
+            *_method(study),
+            "## Verdict",
+            "",
+            "| compute | asked | found | |",
+            "|---|---|---|---|",
+            *(
+                f"| {kind} | {entry.asked} | {entry.figure} | {entry.word} |"
+                for kind, entries in verdict_of(study).of_kind.items()
+                for entry in entries
+            ),
+            "",
+            *_noise(study),
+            "![Predicted against measured time per minibatch](figures/validation.svg)",
+            "",
+            *_by_ranks(study),
+            *_strict(study),
+            *_replayed(study),
+            MISSING,
+            "## All cases",
+            "",
+            LEGEND,
+            "",
+            *(line for found in study.predicted for line in _setting(found)),
+        ]
+    )
+
+
+def _method(study: Study) -> list[str]:
+    lines = [
+        "Runs of `odcrt` on two cores are recorded, costs are fitted to one case, and all other cases are predicted "
+        "from the plans that were run. Real compute: two ranks, one core each. Emulated compute: 4, 8 and 16 ranks, "
+        "whose parameters, transfers and meetings are real and whose compute is slept.",
+        "",
+    ]
+    for kind, setting in CALIBRATION_SETTINGS.items():
+        origin = study.costs[kind].origin
+        lines.append(
+            f"- {kind}: fitted to `{setting.name}`, policy {CALIBRATION_POLICY}, {origin.ranks} ranks: what it ran as "
+            f"ODC, as FSDP over shared memory and over gloo ({origin.microbatches} microbatches). Every other run is "
+            "predicted; none of their figures is looked at."
+        )
+    return [*lines, ""]
+
+
+def _noise(study: Study) -> list[str]:
+    lines = []
+    for kind in CALIBRATION_SETTINGS:
+        repeated = [case for case in study.judged(kind) if case.repeat_spread is not None]
+        if not repeated:
+            continue
+        spreads = np.array([case.repeat_spread for case in repeated])
+        errors = np.array([abs(case.error) for case in repeated])
+        inside = float((errors <= spreads).mean())
+        lines.append(
+            f"The machine against itself, {kind} compute: repeats of one and the same case differ by "
+            f"{spreads.mean():.1%} in the mean and {spreads.max():.1%} at worst ({len(repeated)} cases). Predictions "
+            f"of these cases are off by {errors.mean():.1%} in the mean; {inside:.0%} of them lie closer to the median "
+            "than the repeats lie to each other. By the repeats' noise alone a perfect prediction would be off by "
+            f"{np.mean([noise_share(case) for case in repeated]):.1%} in the mean."
+        )
+        lines.append("")
+    return lines
+
+
+def noise_share(case: CaseComparison) -> float:
+    """How far off a perfect prediction of a repeated case would be in the mean, by the noise of its repeats alone.
+
+    Of R repeats' mean the deviation is that of one over the root of R; the mean absolute value of a normal error is
+    its deviation times the root of 2 / pi. The deviation of few values is too small by a known factor.
+    """
+    means_R = case.measured_s_RN.mean(axis=1)
+    repeats = len(means_R)
+    bias = float(np.sqrt(2 / (repeats - 1)) * gamma(repeats / 2) / gamma((repeats - 1) / 2))
+    deviation = float(means_R.std(ddof=1) / means_R.mean()) / bias
+    return deviation / float(np.sqrt(repeats)) * float(np.sqrt(2 / np.pi))
+
+
+def _by_ranks(study: Study) -> list[str]:
+    lines = [
+        "| compute | ranks | transport | cases | mean error | mean absolute | worst |",
+        "|---|--:|---|--:|--:|--:|--:|",
+    ]
+    for kind in CALIBRATION_SETTINGS:
+        cases = study.judged(kind)
+        for ranks in sorted({case.ranks for case in cases}):
+            for transport in ("shm", "collective", "gloo"):
+                here = [case for case in cases if (case.ranks, case.transport) == (ranks, transport)]
+                errors = np.array([case.error for case in here])
+                if errors.size:
+                    name = {"shm": "ODC", "collective": "FSDP, shared memory", "gloo": "FSDP, gloo"}[transport]
+                    worst = float(errors[np.abs(errors).argmax()])
+                    lines.append(
+                        f"| {kind} | {ranks} | {name} | {len(errors)} | {percent(float(errors.mean()))} | "
+                        f"{np.abs(errors).mean():.1%} | {percent(worst)} |"
+                    )
+    return [*lines, ""]
+
+
+def _strict(study: Study) -> list[str]:
+    lines = [
+        STRICT,
+        "",
+        "| compute | cases | mean absolute error | worst | speedups: mean difference | worst |",
+        "|---|--:|--:|--:|--:|--:|",
+    ]
+    for kind in CALIBRATION_SETTINGS:
+        errors = np.array([case.error for case in study.judged(kind, strict=True)])
+        worst = float(errors[np.abs(errors).argmax()])
+        found = [one for one in study.strict if one.setting.kind == kind]
+        differences = np.abs([difference for one in found for difference in one.speedup_differences])
+        lines.append(
+            f"| {kind} | {len(errors)} | {np.abs(errors).mean():.1%} | {percent(worst)} | "
+            f"{100 * differences.mean():.1f} points | {100 * differences.max():.1f} points |"
+        )
+    return [*lines, ""]
+
+
+def _replayed(study: Study) -> list[str]:
+    lines = [
+        "## From an FSDP trace alone",
+        "",
+        REPLAYED,
+        "",
+        "| compute | runs | replay against the run | mean difference of speedups | worst |",
+        "|---|--:|--:|--:|--:|",
+    ]
+    for kind in CALIBRATION_SETTINGS:
+        found = [one for one in study.replayed if one.setting.kind == kind]
+        errors = np.array([one.replay_error for one in found])
+        differences = np.array([one.predicted - one.measured for one in found])
+        lines.append(
+            f"| {kind} | {len(found)} | {np.abs(errors).mean():.1%} | {100 * np.abs(differences).mean():.1f} points | "
+            f"{100 * np.abs(differences).max():.1f} points |"
+        )
+    return [*lines, ""]
+
+
+def _setting(found: Predicted) -> Iterator[str]:
+    setting = found.setting
+    slowed = (
+        ""
+        if setting.slowed_rank is None
+        else f", rank {setting.slowed_rank[0]} at {setting.slowed_rank[1]} of the speed"
+    )
+    yield (
+        f"### {setting.kind.capitalize()} compute, {setting.ranks} ranks, {setting.trace}, {setting.samples_per_rank} "
+        f"samples a rank{slowed}"
+    )
+    yield ""
+    yield "| case | predicted | measured | error | spread | util. | speedup | memory | spread |"
+    yield "|---|--:|--:|--:|--:|--:|--:|--:|--:|"
+    for case in found.validation.cases:
+        predicted, measured = found.validation.speedups(case)
+        yield (
+            f"| {case.label}{'*' if case.is_fitted else ''} | {case.predicted_s_N.mean():.3f} s | "
+            f"{case.measured_s_N.mean():.3f} s | {percent(case.error)} | {_share(case.repeat_spread)} | "
+            f"{case.predicted.compute:.3f} / {case.measured.compute:.3f} | {predicted:.3f} / {measured:.3f} | "
+            f"{_signed(case.memory_error)} | {_share(case.memory_spread)} |"
+        )
+    yield ""
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else f"{value:.1%}"
+
+
+def _signed(value: float | None) -> str:
+    return "" if value is None else percent(value)
+
+
+# The picture: predicted against measured, on logarithmic axes. Okabe and Ito's colours.
+_WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP, _RIGHT = 760, 520, 64, 52, 20, 20
+_COLOURS = {"shm": "#0072b2", "collective": "#e69f00", "gloo": "#009e73"}
+_NAMES = {"shm": "ODC", "collective": "FSDP, shared memory", "gloo": "FSDP, gloo"}
+
+
+def picture(study: Study) -> str:
+    """Every judged case as a point, with the band of 9% around equality."""
+    cases = [case for kind in CALIBRATION_SETTINGS for case in study.judged(kind)]
+    times = [float(values.mean()) for case in cases for values in (case.predicted_s_N, case.measured_s_N)]
+    low, high = min(times) / 1.15, max(times) * 1.15
+
+    def place(seconds: float, *, of_height: bool) -> float:
+        share = float(np.log(seconds / low) / np.log(high / low))
+        if of_height:
+            return _HEIGHT - _BOTTOM - share * (_HEIGHT - _BOTTOM - _TOP)
+        return _LEFT + share * (_WIDTH - _LEFT - _RIGHT)
+
+    def point(measured_s: float, predicted_s: float) -> str:
+        return f"{place(measured_s, of_height=False):.1f},{place(predicted_s, of_height=True):.1f}"
+
+    wide = 1 + WORST_ERROR
+    corners = [(low, low * wide), (high / wide, high), (high, high), (high, high / wide), (low * wide, low), (low, low)]
+    band = " ".join(point(*corner) for corner in corners)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" font-family="sans-serif" '
+        'font-size="13" role="img" aria-label="Predicted against measured seconds per minibatch, a point a case">',
+        f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="#ffffff"/>',
+        f'<polygon points="{band}" fill="#eeeeee"/>',
+        f'<polyline points="{point(low, low)} {point(high, high)}" stroke="#777777" fill="none"/>',
+        *_axes(low, high, place),
+    ]
+    for case in cases:
+        x, y = point(float(case.measured_s_N.mean()), float(case.predicted_s_N.mean())).split(",")
+        colour = _COLOURS[case.transport]
+        fill = colour if case.ranks > 2 else "none"
+        parts.append(f'<circle cx="{x}" cy="{y}" r="4.5" fill="{fill}" stroke="{colour}" fill-opacity="0.75"/>')
+    parts += _legend()
+    return "\n".join([*parts, "</svg>", ""])
+
+
+def _axes(low: float, high: float, place: object) -> Iterator[str]:
+    assert callable(place)
+    for seconds in (0.5, 1, 2, 3, 4, 6, 8):
+        if low < seconds < high:
+            x, y = place(seconds, of_height=False), place(seconds, of_height=True)
+            yield f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{_HEIGHT - _BOTTOM}" stroke="#dddddd"/>'
+            yield f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="#dddddd"/>'
+            yield f'<text x="{x:.1f}" y="{_HEIGHT - _BOTTOM + 18}" text-anchor="middle">{seconds:g}</text>'
+            yield f'<text x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{seconds:g}</text>'
+    middle = (_LEFT + _WIDTH - _RIGHT) / 2
+    yield f'<text x="{middle}" y="{_HEIGHT - 10}" text-anchor="middle">measured, seconds a minibatch</text>'
+    yield (
+        f'<text x="16" y="{(_HEIGHT - _BOTTOM) / 2}" text-anchor="middle" '
+        f'transform="rotate(-90 16 {(_HEIGHT - _BOTTOM) / 2})">predicted, seconds a minibatch</text>'
+    )
+
+
+def _legend() -> Iterator[str]:
+    entries: Sequence[tuple[str, str, str]] = [
+        *((_COLOURS[key], _COLOURS[key], _NAMES[key]) for key in _COLOURS),
+        ("#777777", "none", "hollow: real compute"),
+        ("#eeeeee", "#eeeeee", f"within {WORST_ERROR:.0%}"),
+    ]
+    for row, (stroke, fill, text) in enumerate(entries):
+        y = _TOP + 16 + 20 * row
+        yield f'<circle cx="{_LEFT + 18}" cy="{y - 4}" r="4.5" fill="{fill}" stroke="{stroke}"/>'
+        yield f'<text x="{_LEFT + 30}" y="{y}">{text}</text>'

@@ -1,0 +1,87 @@
+"""What benchmarks/validate.py records: workloads, numbers of ranks, and which of them costs are fitted to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+__all__ = ["CALIBRATION_POLICY", "CALIBRATION_SETTINGS", "SETTINGS", "TRACES", "Setting"]
+
+FOLDER = Path(__file__).resolve().parent
+
+Kind = Literal["real", "emulated"]
+
+# Of each workload: its trace, and how its lengths are scaled for real and for emulated compute.
+TRACES = {
+    "agentic": ("swebench_verified_miniswe_gemini3pro", {"real": 0.05, "emulated": 1.0}),
+    "reasoning": ("aime24_skyt1_32b_response", {"real": 0.06, "emulated": 1.0}),
+    "chat": ("arena_hard_v2_o3mini_chat", {"real": 0.8, "emulated": 12.0}),
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One workload on so many ranks.
+
+    Attributes:
+        kind: of compute.
+        ranks: D.
+        trace: a key of `TRACES`.
+        samples_per_rank: of a minibatch.
+        slowed_rank: one whose compute takes longer, and its speed; None: all are alike.
+        repeats: how often it is recorded.
+    """
+
+    kind: Kind
+    ranks: int
+    trace: str
+    samples_per_rank: int
+    slowed_rank: tuple[int, float] | None = None
+    repeats: int = 1
+
+    @property
+    def name(self) -> str:
+        """Of its folder."""
+        slowed = "" if self.slowed_rank is None else "-slowed-rank"
+        return f"{self.kind}-{self.ranks}-{self.trace}-{self.samples_per_rank}{slowed}"
+
+    @property
+    def scenario(self) -> Path:
+        """Its scenario file; `overrides` makes it this setting's."""
+        return FOLDER / f"{self.kind}.yaml"
+
+    def overrides(self) -> list[str]:
+        """What differs from the scenario file, as `--set` takes it."""
+        trace, scales = TRACES[self.trace]
+        speeds = "" if self.slowed_rank is None else f"{self.slowed_rank[0]}: {self.slowed_rank[1]}"
+        return [
+            f"workload.lengths={{trace: ../../traces/lengths/{trace}.csv}}",
+            f"workload.length_scale={scales[self.kind]}",
+            f"workload.samples_per_rank={self.samples_per_rank}",
+            f"cluster.gpus_per_node={self.ranks}",
+            f"cluster.rank_speeds={{{speeds}}}",
+        ]
+
+
+SETTINGS = (
+    Setting("emulated", 4, "agentic", 4, repeats=2),
+    Setting("emulated", 4, "agentic", 2),
+    *(Setting("emulated", 4, trace, samples) for trace in ("reasoning", "chat") for samples in (2, 4)),
+    Setting("emulated", 4, "reasoning", 4, slowed_rank=(1, 0.7)),
+    Setting("emulated", 8, "agentic", 2),
+    Setting("emulated", 8, "reasoning", 4, repeats=2),
+    Setting("emulated", 8, "chat", 4),
+    Setting("emulated", 16, "agentic", 4),
+    Setting("emulated", 16, "reasoning", 2),
+    Setting("emulated", 16, "chat", 4, repeats=2),
+    *(Setting("real", 2, trace, samples, repeats=2) for trace in TRACES for samples in (2, 4)),
+)
+
+# Costs are fitted to one case of one setting of each kind: what it ran over shared memory as FSDP and as ODC, and over
+# gloo, whose costs no other run can tell.
+CALIBRATION_SETTINGS = {
+    "real": Setting("real", 2, "agentic", 4, repeats=2),
+    "emulated": Setting("emulated", 4, "agentic", 4, repeats=2),
+}
+CALIBRATION_POLICY = "lb-micro"
