@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import tempfile
 import warnings
 from collections.abc import Sequence
@@ -36,7 +35,16 @@ from odcsim.minibatches import draw_lengths, lower_bound_s
 from odcsim.resolve import ResolvedCase, ResolvedScenario, resolve
 from odcsim.results import RunResult
 from odcsim.scenario import Scenario
-from odcsim.trace_format import ClockInfo, RunInfo, TraceSpan, clear_run, planned_lengths, read_run, write_run_info
+from odcsim.trace_format import (
+    ClockInfo,
+    RunInfo,
+    TraceSpan,
+    case_folder,
+    clear_run,
+    planned_lengths,
+    read_run,
+    write_run_info,
+)
 
 __all__ = ["ScenarioOptions", "run_scenario"]
 
@@ -145,17 +153,13 @@ def _job(resolved: ResolvedScenario, planned: Sequence[PlannedCase], options: Sc
                 microbatches_NDM=plan.microbatches_NDM,
                 record_folder=None
                 if options.record is None
-                else options.record.absolute() / f"{position}-{_slug(case.label)}",
+                else case_folder(options.record.absolute(), position, case.label),
                 # Without a folder, for the report's timeline.
                 window=range(1) if options.record is None else window,
             )
             for position, (case, plan) in enumerate(zip(resolved.cases, planned, strict=True))
         ),
     )
-
-
-def _slug(label: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", label.lower()).strip("-") or "case"
 
 
 def _result(

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from odcsim.analysis.compute_fits import fit_compute
+from odcsim.analysis.match import transport_of
 from odcsim.analysis.meetings import align_collectives
 from odcsim.analysis.memory import fit_memory
 from odcsim.analysis.observations import RunObservations
@@ -90,7 +91,7 @@ def _by_transport(observed: Sequence[RunObservations]) -> dict[str, list[RunObse
     found: dict[str, list[RunObservations]] = {}
     for seen in observed:
         if seen.sync == "fsdp":
-            found.setdefault(str(seen.run.info.case.get("transport", "collective")), []).append(seen)
+            found.setdefault(transport_of(seen.run), []).append(seen)
     return found
 
 

@@ -19,14 +19,15 @@ from scipy.optimize import nnls
 
 from odcsim.arrays import BoolArray, FloatArray, IntArray
 
-__all__ = ["LinearFit", "fit_nonnegative"]
+__all__ = ["MAD_TO_DEVIATION", "LinearFit", "fit_nonnegative"]
 
 _RESAMPLES = 400
 _DRAWS_AT_ONCE = 1 << 20
 _ROUNDS = 12
 # Residuals beyond so many typical ones (median absolute deviation, as a standard deviation) lose weight.
 _HUBER_WIDTH = 3.0
-_MAD_TO_DEVIATION = 1.4826
+MAD_TO_DEVIATION = 1.4826
+"""From the median absolute deviation of normal values to their standard deviation."""
 # Below it, relative errors would chase the noise of the clock.
 _SHORTEST_S = 2e-5
 _LEAST_DISTINCT = 0.01
@@ -106,7 +107,7 @@ def fit_nonnegative(
         identified_F=identified_F,
         fitted_K=fitted_K,
         measured_K=measured_K,
-        spread=float(_MAD_TO_DEVIATION * np.median(np.abs(residuals_K))),
+        spread=float(MAD_TO_DEVIATION * np.median(np.abs(residuals_K))),
     )
 
 
@@ -145,7 +146,7 @@ def _weights(scaled_KF: FloatArray, measured_K: FloatArray) -> FloatArray:
         values = _solve(scaled_KF, measured_K, weights_K)
         fitted_K = np.maximum(scaled_KF @ values, _SHORTEST_S)
         residuals_K = (measured_K - fitted_K) / fitted_K
-        deviation = _MAD_TO_DEVIATION * float(np.median(np.abs(residuals_K)))
+        deviation = MAD_TO_DEVIATION * float(np.median(np.abs(residuals_K)))
         far_K = np.maximum(np.abs(residuals_K) / max(_HUBER_WIDTH * deviation, 1e-9), 1.0)
         updated_K = 1 / (fitted_K * np.sqrt(far_K))
         if np.allclose(updated_K, weights_K, rtol=1e-4):

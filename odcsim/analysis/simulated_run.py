@@ -5,7 +5,6 @@ What reads recorded runs can be tried on them without a runtime, and tested: wha
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +27,7 @@ from odcsim.trace_format import (
     RankMemory,
     RunInfo,
     TraceSpan,
+    case_folder,
     planned_lengths,
     simulated_spans_to_trace,
     write_run,
@@ -65,13 +65,9 @@ def write_simulated_runs(
         run = _SimulatedCase(resolved, case, noise=noise, seed=seed)
         for minibatch, lengths_S in enumerate(lengths_NS):
             run.add(minibatch, lengths_S, file=file)
-        folders.append(Path(folder) / f"{position}-{_slug(case.label)}")
+        folders.append(case_folder(folder, position, case.label))
         run.write(folders[-1])
     return tuple(folders)
-
-
-def _slug(label: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", label.lower()).strip("-") or "case"
 
 
 @dataclass(frozen=True)

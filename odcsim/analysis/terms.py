@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from odcsim.analysis.fits import LinearFit
+from odcsim.analysis.fits import MAD_TO_DEVIATION, LinearFit
 from odcsim.arrays import FloatArray
 from odcsim.costs.calibrated import Term
 from odcsim.trace_format import RecordedRun
@@ -59,7 +59,7 @@ def mean_term(measured_K: FloatArray, *, seed: int) -> Term:
     that far off and no further.
     """
     middle = float(np.median(measured_K))
-    reach = 3 * 1.4826 * float(np.median(np.abs(measured_K - middle)))
+    reach = 3 * MAD_TO_DEVIATION * float(np.median(np.abs(measured_K - middle)))
     kept_K = np.clip(measured_K, middle - reach, middle + reach) if reach > 0 else measured_K
     generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, 0x3EA])))
     draws = kept_K[generator.integers(0, len(kept_K), (_RESAMPLES, len(kept_K)))].mean(axis=1)

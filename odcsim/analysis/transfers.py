@@ -18,13 +18,14 @@ from odcsim.analysis.observations import RunObservations, Transfer
 from odcsim.analysis.terms import FittedPart, no_term, ranks_per_node, term_of
 from odcsim.arrays import FloatArray, IntArray
 from odcsim.costs.calibrated import Term, TransferCost, TransferPair
+from odcsim.costs.network import collective_bytes, one_sided_bytes
 from odcsim.errors import InputError
 
 __all__ = ["FittedTransfers", "fit_collectives", "fit_one_sided"]
 
 _NAMES = ("gather", "scatter_accumulate")
 _WORDS = {"gather": "all-gather", "scatter_accumulate": "reduce-scatter"}
-_LATENCY, _BYTES, _CONTENDED = 0, 1, 2
+_LATENCY, _BYTES = 0, 1
 # Where latency and bytes cannot be told apart, all is latency: that is what follows the number of ranks.
 _DROP_ORDER = (_BYTES,)
 _LEAST_OVERLAP = 1e-3
@@ -54,7 +55,7 @@ def fit_collectives(
     costs, parts, warnings = {}, [], []
     ranks, per_node = observed[0].ranks, ranks_per_node(observed[0].run)
     nodes = ranks // per_node
-    steps = (per_node - 1) + (nodes - 1)
+    steps, busier = (per_node - 1) + (nodes - 1), int(nodes > 1)
     for name in _NAMES:
         chosen = [np.array([found == name for found in met.names], dtype=np.bool_) for met in meetings]
         size_K = np.concatenate([met.size_bytes_K[picked] for met, picked in zip(meetings, chosen, strict=True)])
@@ -69,7 +70,7 @@ def fit_collectives(
             raise InputError(f"has no {_WORDS[name]}: not a run under fsdp", file=observed[0].run.folder)
         # What a rank moves over the busier tier, of the bytes that it moves altogether (M (D - 1) / D for a unit of M).
         unit_K = size_K * ranks / max(ranks - 1, 1)
-        moved_K = unit_K * ((per_node - 1) / per_node if nodes == 1 else (ranks - per_node) / (ranks * per_node))
+        moved_K = collective_bytes(unit_K, ranks=ranks, ranks_per_node=per_node)[busier]
         terms_KF = np.stack([np.full_like(moved_K, float(max(steps, 1))), moved_K], axis=1)
         fit = fit_nonnegative(
             terms_KF,
@@ -94,7 +95,7 @@ def fit_one_sided(observed: Sequence[RunObservations], *, seed: int) -> FittedTr
     """
     costs, parts, warnings = {}, [], []
     ranks, per_node = observed[0].ranks, ranks_per_node(observed[0].run)
-    share = (per_node - 1) / ranks if ranks == per_node else (ranks - per_node) / ranks
+    busier = int(ranks > per_node)
     for name in _NAMES:
         transfers, others, groups = [], [], []
         for run, seen in enumerate(observed):
@@ -110,7 +111,8 @@ def fit_one_sided(observed: Sequence[RunObservations], *, seed: int) -> FittedTr
         unit_K = np.array([transfer.size_bytes for transfer in transfers]) * ranks / max(ranks - 1, 1)
         time_K = np.array([transfer.end_s - transfer.start_s for transfer in transfers])
         others_K, groups_K = np.array(others), np.array(groups, dtype=np.int64)
-        fit, contention = _fit_contended(unit_K * share, time_K, others_K, groups_K, seed=seed)
+        moved_K = one_sided_bytes(unit_K, ranks=ranks, ranks_per_node=per_node)[busier]
+        fit, contention = _fit_contended(moved_K, time_K, others_K, groups_K, seed=seed)
         costs[name] = _cost(fit, contention=contention, others=float(others_K.mean()))
         label = f"one-sided {name.replace('_', '-')}"
         parts.append(FittedPart(label, "bytes", unit_K, fit.measured_K, fit.fitted_K, fit.spread))

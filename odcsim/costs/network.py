@@ -8,8 +8,33 @@ docs/model.md derives the formulas ("Transfers").
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
 
-__all__ = ["Fabric", "Tier"]
+from odcsim.arrays import FloatArray
+
+__all__ = ["Fabric", "Tier", "collective_bytes", "one_sided_bytes"]
+
+_Bytes = TypeVar("_Bytes", float, FloatArray)
+
+
+def collective_bytes(unit_bytes: _Bytes, *, ranks: int, ranks_per_node: int) -> tuple[_Bytes, _Bytes]:
+    """Bytes in and out of one rank for a hierarchical ring over units of `unit_bytes` (unsharded).
+
+    Returns:
+        Inside its node, M (G-1)/G, and between nodes, M (D-G)/(D G).
+    """
+    inside = unit_bytes * (ranks_per_node - 1) / ranks_per_node
+    return inside, unit_bytes * (ranks - ranks_per_node) / (ranks * ranks_per_node)
+
+
+def one_sided_bytes(unit_bytes: _Bytes, *, ranks: int, ranks_per_node: int) -> tuple[_Bytes, _Bytes]:
+    """Bytes in (or out) of one rank for its own transfers of units of `unit_bytes` (unsharded).
+
+    Returns:
+        Inside its node, M (G-1)/D, and between nodes, M (D-G)/D: G times a ring's, as every rank fetches each remote
+        piece itself.
+    """
+    return unit_bytes * (ranks_per_node - 1) / ranks, unit_bytes * (ranks - ranks_per_node) / ranks
 
 
 @dataclass(frozen=True)
@@ -56,13 +81,14 @@ class Fabric:
     def collective_s(self, unit_bytes: float) -> float:
         """A ring all-gather or reduce-scatter of a unit of `unit_bytes` (unsharded), hierarchical over the tiers.
 
-        Bytes in and out of one rank: M (G-1)/G inside the node, M (D-G)/(D G) between nodes. A ring has G-1 steps
-        inside a node and D/G - 1 between nodes, each with the tier's latency.
+        Bytes: see `collective_bytes`. A ring has G-1 steps inside a node and D/G - 1 between nodes, each with the
+        tier's latency.
         """
-        ranks, per_node, nodes = self.ranks, self.ranks_per_node, self.nodes
+        per_node, nodes = self.ranks_per_node, self.nodes
+        inside, between = collective_bytes(unit_bytes, ranks=self.ranks, ranks_per_node=per_node)
         return self._moving_s(
-            intra_node_bytes=unit_bytes * (per_node - 1) / per_node,
-            inter_node_bytes=unit_bytes * (ranks - per_node) / (ranks * per_node),
+            intra_node_bytes=inside,
+            inter_node_bytes=between,
             intra_node_efficiency=self.intra_node.collective_efficiency,
             inter_node_efficiency=self.inter_node.collective_efficiency,
         ) + ((per_node - 1) * self.intra_node.latency_s + (nodes - 1) * self.inter_node.latency_s)
@@ -70,14 +96,14 @@ class Fabric:
     def one_sided_s(self, unit_bytes: float) -> float:
         """A rank's own gather from, or scatter-accumulate to, the owners of a unit of `unit_bytes` (unsharded).
 
-        Bytes in (or out) of the rank: M (G-1)/D inside its node, M (D-G)/D between nodes, G times a ring's: every rank
-        fetches each remote piece itself. All owners are addressed at once, so latency counts once.
+        Bytes: see `one_sided_bytes`. All owners are addressed at once, so latency counts once.
         """
-        ranks, per_node = self.ranks, self.ranks_per_node
+        ranks = self.ranks
         latency_s = self.inter_node.latency_s if self.nodes > 1 else self.intra_node.latency_s if ranks > 1 else 0.0
+        inside, between = one_sided_bytes(unit_bytes, ranks=ranks, ranks_per_node=self.ranks_per_node)
         return latency_s + self._moving_s(
-            intra_node_bytes=unit_bytes * (per_node - 1) / ranks,
-            inter_node_bytes=unit_bytes * (ranks - per_node) / ranks,
+            intra_node_bytes=inside,
+            inter_node_bytes=between,
             intra_node_efficiency=self.intra_node.one_sided_efficiency,
             inter_node_efficiency=self.inter_node.one_sided_efficiency,
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import re
 import warnings
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,6 +27,7 @@ __all__ = [
     "RankTraceWriter",
     "RecordedRun",
     "TraceSizeWarning",
+    "case_folder",
     "clear_run",
     "find_runs",
     "rank_file",
@@ -185,6 +187,11 @@ def read_run_info(folder: Path) -> RunInfo:
             value=schema,
         )
     return RunInfo.from_document(document, file=file)
+
+
+def case_folder(folder: Path, position: int, label: str) -> Path:
+    """Where the run of a scenario's case goes, in a folder for the runs of all of them."""
+    return Path(folder) / f"{position}-{re.sub(r'[^a-z0-9]+', '-', label.lower()).strip('-') or 'case'}"
 
 
 def find_runs(folder: Path) -> tuple[Path, ...]:
