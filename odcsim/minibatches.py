@@ -24,13 +24,13 @@ __all__ = ["draw_lengths", "draw_slowdowns", "lower_bound_s", "plan_of_case", "s
 _SLOWDOWNS_KEY = 0x510
 
 
-def draw_lengths(resolved: ResolvedScenario) -> IntArray:
+def draw_lengths(resolved: ResolvedScenario, *, file: Path | None = None) -> IntArray:
     """The lengths of all minibatches in tokens, shape (N, S); every case runs the same ones."""
     workload = resolved.scenario.workload
     samples = workload.samples_of(resolved.scenario.cluster.ranks)
     lengths_NS = resolved.source.draw(workload.minibatches, samples, workload.seed)
     if workload.length_scale != 1.0:
-        lengths_NS = scaled(lengths_NS, scale=workload.length_scale)
+        lengths_NS = scaled(lengths_NS, scale=workload.length_scale, file=file)
     return lengths_NS if workload.cut_tokens is None else cut(lengths_NS, cut_tokens=workload.cut_tokens)
 
 

@@ -63,7 +63,7 @@ def simulate(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         resolved = resolve(scenario, base_folder=base_folder, file=file)
-        lengths_NS = draw_lengths(resolved)
+        lengths_NS = draw_lengths(resolved, file=file)
     engine_name = _engine_name(resolved, engine, lengths_NS.size)
     runs = [_CaseRun(resolved, case) for case in resolved.cases]
     bounds_s_N = np.empty(len(lengths_NS))

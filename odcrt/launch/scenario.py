@@ -90,7 +90,7 @@ def run_scenario(scenario: Scenario, *, file: Path, options: ScenarioOptions) ->
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         resolved = resolve(scenario, base_folder=file.parent, file=file)
-        lengths_NS = draw_lengths(resolved)
+        lengths_NS = draw_lengths(resolved, file=file)
     planned = [plan_case(resolved, case, lengths_NS, file=file) for case in resolved.cases]
     require_memory(resolved, planned, file=file)
     job = _job(resolved, planned, options)

@@ -59,7 +59,7 @@ def write_simulated_runs(
         InputError: the scenario names something that is not there or cannot be run, or a folder cannot be written to.
     """
     resolved = resolve(scenario, base_folder=base_folder, file=file)
-    lengths_NS = draw_lengths(resolved)
+    lengths_NS = draw_lengths(resolved, file=file)
     folders = []
     for position, case in enumerate(resolved.cases):
         run = _SimulatedCase(resolved, case, noise=noise, seed=seed)

@@ -55,7 +55,7 @@ def describe_lengths(lengths: IntArray | Sequence[int]) -> LengthStatistics:
     )
 
 
-def scaled(lengths: IntArray | Sequence[int], *, scale: float) -> IntArray:
+def scaled(lengths: IntArray | Sequence[int], *, scale: float, file: object | None = None) -> IntArray:
     """Lengths times a factor, rounded, 1 token at least; an array of the same shape.
 
     Raises:
@@ -66,6 +66,7 @@ def scaled(lengths: IntArray | Sequence[int], *, scale: float) -> IntArray:
     if not longest <= LONGEST_TOKENS:
         raise InputError(
             f"makes sequences of {longest:.4g} tokens; at most {LONGEST_TOKENS}",
+            file=file,
             key="workload.length_scale",
             value=scale,
         )

@@ -105,7 +105,7 @@ def _keys_at(location: Sequence[int | str], schema: type[BaseModel]) -> list[str
         if field is None:
             return []
         section = _section_in(field.annotation)
-    return list(section.model_fields) if section is not None else []
+    return [field.alias or name for name, field in section.model_fields.items()] if section is not None else []
 
 
 def _section_in(annotation: Any) -> type[BaseModel] | None:  # noqa: ANN401 - whatever a field can be annotated with

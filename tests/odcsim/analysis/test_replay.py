@@ -76,7 +76,7 @@ def test_a_run_under_odc_is_refused(simulated):
         replay(read_run(odc))
 
 
-@pytest.mark.parametrize("factor", [0.0, -1.0, np.inf, np.nan])
+@pytest.mark.parametrize("factor", [0.0, -1.0, 1e300, np.inf, np.nan])
 def test_a_factor_that_cannot_be_is_refused(simulated, factor):
     _, (fsdp, _) = simulated
     with pytest.raises(InputError, match="--one-sided-factor"):

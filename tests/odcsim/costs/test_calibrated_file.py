@@ -244,3 +244,13 @@ def test_the_schema_has_a_text_on_every_section():
     definitions = CalibratedCosts.model_json_schema()["$defs"]
     assert {"Term", "TransferCost", "Origin"} <= definitions.keys()
     assert all(definition.get("description") for definition in definitions.values())
+
+
+def test_keys_are_told_as_they_are_written(tmp_path):
+    write_costs(tmp_path / "costs.yaml", known_costs())
+    text = (tmp_path / "costs.yaml").read_text(encoding="utf-8")
+    (tmp_path / "costs.yaml").write_text(text.replace("\ncompute:", "\ncomptue:"), encoding="utf-8")
+    with pytest.raises(InputError, match=r"comptue: .*did you mean 'compute'.*steps, training") as raised:
+        load_costs(tmp_path / "costs.yaml")
+    assert "schema," in str(raised.value)
+    assert "schema_" not in str(raised.value)

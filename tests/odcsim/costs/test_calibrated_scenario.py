@@ -302,3 +302,9 @@ def test_counted_memory_on_more_ranks_holds_a_smaller_share_of_the_state(changed
     # Parameters, gradients and AdamW's two states, each in fp32.
     assert base(few) - base(many) == pytest.approx(16 * parameters * (1 / 4 - 1 / 8))
     assert few.parts_bytes["shared_memory"] == pytest.approx(2 * many.parts_bytes["shared_memory"])
+
+
+def test_a_huge_scale_of_lengths_is_one_line_that_names_the_file(changed, tmp_path):
+    scenario = parse_scenario(changed({"workload.length_scale": 1e300}))
+    with pytest.raises(InputError, match=r"s\.yaml: workload\.length_scale: 1e\+300: makes sequences of"):
+        simulate(scenario, base_folder=tmp_path, file=tmp_path / "s.yaml")
