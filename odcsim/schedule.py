@@ -35,6 +35,7 @@ __all__ = [
     "Visit",
     "Work",
     "decoder_visits",
+    "gathers_in_turn",
 ]
 
 Sync = Literal["fsdp", "odc"]
@@ -74,6 +75,20 @@ def decoder_visits(layers: int) -> tuple[Visit, ...]:
     )
 
 
+def gathers_in_turn(visits: tuple[Visit, ...]) -> tuple[tuple[int, ...], ...]:
+    """For each visit, which visits' gathers come right before its compute where transfers and compute take turns.
+
+    A visit's own, but for one thing: a unit's backward begins with FSDP2's gathering the unit whose backward comes next
+    (its backward prefetch), so among visits in backward a gather comes one visit early.
+    """
+    gathers: list[list[int]] = [[] for _ in visits]
+    for position, visit in enumerate(visits):
+        if visit.gathers:
+            follows_backward = position > 0 and visits[position - 1].phase == "backward"
+            gathers[position - 1 if visit.phase == "backward" and follows_backward else position].append(position)
+    return tuple(tuple(positions) for positions in gathers)
+
+
 @dataclass(frozen=True)
 class SharedLinks:
     """Links that the one-sided transfers of several ranks share; only the events engine models them.
@@ -97,7 +112,8 @@ class Schedule:
     Attributes:
         sync: `fsdp` or `odc`.
         overlap: `prefetch`: gathers and reduces run beside compute, each on a stream of its own; `gather-only`: gathers
-            do, a reduce blocks its rank's compute; `none`: compute, gathers and reduces take turns in program order.
+            do, a reduce blocks its rank's compute; `none`: compute, gathers and reduces take turns in program order
+            (`gathers_in_turn`).
         visits: V visits of every microbatch.
         gather_s_V: time of the visit's gather; 0 where it has none. Under `fsdp` the collective's, under `odc` a
             rank's own transfer's.
@@ -107,6 +123,9 @@ class Schedule:
         fixed_s: `odc`: any other cost of a minibatch, paid with the publishing.
         optimizer_s: the optimizer's step, at the end, on every rank.
         shared_links: see `SharedLinks`; None for transfers that do not disturb each other.
+        gather_lag: `fsdp`: ranks may leave a gather one after another, in the mean when its time is over; how much
+            later the last one leaves, as a share of that time. See `odcsim.engines.leaving`.
+        reduce_lag: the same for the reduce.
     """
 
     sync: Sync
@@ -119,11 +138,18 @@ class Schedule:
     fixed_s: float = 0.0
     optimizer_s: float = 0.0
     shared_links: SharedLinks | None = None
+    gather_lag: float = 0.0
+    reduce_lag: float = 0.0
 
     def __post_init__(self) -> None:
         shape = (len(self.visits),)
         assert self.gather_s_V.shape == shape, f"gather_s_V has shape {self.gather_s_V.shape}, not {shape}"
         assert self.reduce_s_V.shape == shape, f"reduce_s_V has shape {self.reduce_s_V.shape}, not {shape}"
+
+    @property
+    def has_lags(self) -> bool:
+        """Whether ranks leave collectives one after another."""
+        return self.sync == "fsdp" and max(self.gather_lag, self.reduce_lag) > 0
 
     @property
     def opening_s(self) -> float:

@@ -32,16 +32,26 @@ REPLAYED = """\
 What `odcsim replay` makes of each recorded FSDP run, which knows neither tokens nor costs: the speedup that the same
 plan would have under ODC, beside the one that it had. A prediction from one noisy run carries that run's noise."""
 
+AGAIN = """\
+## Recorded again
+
+The same grid, recorded a second time on another virtual machine of the same kind; costs are fitted to its own
+calibrated cases, and nothing else of it. Its traces are under `traces/measured_again/`; 16 ranks were recorded three
+times."""
+
 MISSING = """\
 ## What the model leaves out
 
 - A machine's own noise. Costs are means; a run on a machine that shares its cores with others is not. Under FSDP every
   unit waits for the slowest of all ranks, so even noise that averages out costs time there, and the model has none of
   it.
-- How processors are shared. Ranks that outnumber the processors wait for one whenever they meet. The model counts a
-  step for every rank of a meeting; a ring of messages (gloo) is taken to slow down with the square root of ranks per
-  processor, halfway between waiting for messages and waiting for processors. That exponent is an assumption, made
-  when trial recordings on 4, 8 and 16 ranks, which are not among those below, lay between the two.
+- How processors are shared. Ranks that outnumber the processors wait for one whenever they meet, and leave one after
+  another. The model counts a step for every rank of a meeting, and lets the last one leave late by a share of the
+  collective's time that does not depend on the number of ranks. A ring of messages (gloo) is taken to slow down with
+  the square root of ranks per processor, halfway between waiting for messages and waiting for processors: 16 ranks
+  on 2 processors are beyond what that serves, and FSDP on gloo is predicted up to 8% too long there in the second
+  recording. That exponent was chosen on trial recordings, which are not shown; the law by which ranks leave was worked
+  out with both recordings at hand.
 - What the allocator keeps. Memory is counted by the operating system: a process keeps what it once had, and when it
   gives something back is chance.
 - The end of a minibatch: clipping meets all ranks once more, which is part of the optimizer's step here.
@@ -128,30 +138,33 @@ def requirements(study: Study, kind: str) -> Iterator[Requirement]:
         )
 
 
-def render(study: Study) -> str:
-    """The page."""
+def render(study: Study, again: Study) -> str:
+    """The page.
+
+    Args:
+        study: the recording that it shows in full.
+        again: a second recording of the same grid, of which it gives the verdict.
+    """
     return "\n".join(
         [
             "# How far off predictions are",
             "",
             "Written by `python benchmarks/validate.py`: do not edit. With `--recorded` it is written again from the "
-            "traces under `traces/measured/`, without it from new runs.",
+            "traces under `traces/`, without it from new runs.",
             "",
             *_method(study),
             "## Verdict",
             "",
-            "| compute | asked | found | |",
-            "|---|---|---|---|",
-            *(
-                f"| {kind} | {entry.asked} | {entry.figure} | {entry.word} |"
-                for kind, entries in verdict_of(study).of_kind.items()
-                for entry in entries
-            ),
-            "",
+            *_verdict(study),
             *_noise(study),
             "![Predicted against measured time per minibatch](figures/validation.svg)",
             "",
             *_by_ranks(study),
+            AGAIN,
+            "",
+            *_verdict(again),
+            *_noise(again),
+            *_by_ranks(again),
             *_strict(study),
             *_replayed(study),
             MISSING,
@@ -162,6 +175,19 @@ def render(study: Study) -> str:
             *(line for found in study.predicted for line in _setting(found)),
         ]
     )
+
+
+def _verdict(study: Study) -> list[str]:
+    return [
+        "| compute | asked | found | |",
+        "|---|---|---|---|",
+        *(
+            f"| {kind} | {entry.asked} | {entry.figure} | {entry.word} |"
+            for kind, entries in verdict_of(study).of_kind.items()
+            for entry in entries
+        ),
+        "",
+    ]
 
 
 def _method(study: Study) -> list[str]:
@@ -190,15 +216,33 @@ def _noise(study: Study) -> list[str]:
         spreads = np.array([case.repeat_spread for case in repeated])
         errors = np.array([abs(case.error) for case in repeated])
         inside = float((errors <= spreads).mean())
+        speedups = _speedup_spreads(study, kind)
         lines.append(
             f"The machine against itself, {kind} compute: repeats of one and the same case differ by "
             f"{spreads.mean():.1%} in the mean and {spreads.max():.1%} at worst ({len(repeated)} cases). Predictions "
             f"of these cases are off by {errors.mean():.1%} in the mean; {inside:.0%} of them lie closer to the median "
             "than the repeats lie to each other. By the repeats' noise alone a perfect prediction would be off by "
-            f"{np.mean([noise_share(case) for case in repeated]):.1%} in the mean."
+            f"{np.mean([noise_share(case) for case in repeated]):.1%} in the mean. Speedups of single repeats differ "
+            f"by {100 * np.mean(speedups):.1f} points in the mean and {100 * np.max(speedups):.1f} at worst."
         )
         lines.append("")
     return lines
+
+
+def _speedup_spreads(study: Study, kind: str) -> list[float]:
+    """For every case but the first of a repeated setting: largest less smallest speedup over its repeats."""
+    spreads = []
+    for found in study.predicted:
+        first, *others = found.validation.cases
+        repeats = len(first.measured_s_RN)
+        if found.setting.kind != kind or repeats == 1:
+            continue
+        baseline_s_R = first.measured_s_RN.mean(axis=1)
+        for case in others:
+            if len(case.measured_s_RN) == repeats:
+                speedups_R = baseline_s_R / case.measured_s_RN.mean(axis=1)
+                spreads.append(float(speedups_R.max() - speedups_R.min()))
+    return spreads
 
 
 def noise_share(case: CaseComparison) -> float:

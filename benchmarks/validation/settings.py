@@ -72,9 +72,9 @@ SETTINGS = (
     Setting("emulated", 8, "agentic", 2),
     Setting("emulated", 8, "reasoning", 4, repeats=2),
     Setting("emulated", 8, "chat", 4),
-    Setting("emulated", 16, "agentic", 4),
-    Setting("emulated", 16, "reasoning", 2),
-    Setting("emulated", 16, "chat", 4, repeats=2),
+    Setting("emulated", 16, "agentic", 4, repeats=3),
+    Setting("emulated", 16, "reasoning", 2, repeats=3),
+    Setting("emulated", 16, "chat", 4, repeats=3),
     *(Setting("real", 2, trace, samples, repeats=2) for trace in TRACES for samples in (2, 4)),
 )
 

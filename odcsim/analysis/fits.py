@@ -5,23 +5,29 @@ Times spread in proportion to themselves, so errors are relative to what is fitt
 out right, which a median would not give for times that are skewed.
 
 Intervals are 95% percentile bootstraps over groups of observations that share their luck: the visits of one rank in one
-minibatch, mostly. They tell how far another run of the same kind may lie, not how wrong the model's form is.
+minibatch, mostly. Resampling few groups shows too little of the spread; intervals are widened by what Student's t asks
+for so many groups and terms over the normal distribution. They tell how far another run of the same kind may lie, not
+how wrong the model's form is.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
 from scipy.optimize import nnls
+from scipy.special import ndtri, stdtrit
 
 from odcsim.arrays import BoolArray, FloatArray, IntArray
 
 __all__ = ["MAD_TO_DEVIATION", "LinearFit", "fit_nonnegative"]
 
 _RESAMPLES = 400
+# Of the 95% intervals.
+_LOW = 0.025
 _DRAWS_AT_ONCE = 1 << 20
 _ROUNDS = 12
 # Residuals beyond so many typical ones (median absolute deviation, as a standard deviation) lose weight.
@@ -88,7 +94,9 @@ def fit_nonnegative(
     low = high = values
     if with_intervals:
         draws = _bootstrap(scaled_KF, measured_K, weights_K, groups_K, seed=seed)
-        low, high = np.quantile(draws, [0.025, 0.975], axis=0)
+        wider = _widening(len(np.unique(groups_K)), len(kept))
+        low, high = values + wider * (np.quantile(draws, [_LOW, 1 - _LOW], axis=0) - values)
+        low = np.maximum(low, 0.0)
 
     def spread_out(found: FloatArray) -> FloatArray:
         full_F = np.zeros(terms)
@@ -109,6 +117,13 @@ def fit_nonnegative(
         measured_K=measured_K,
         spread=float(MAD_TO_DEVIATION * np.median(np.abs(residuals_K))),
     )
+
+
+def _widening(groups: int, terms: int) -> float:
+    """How much wider than their percentiles intervals of `terms` from so many groups should be."""
+    freedom = max(groups - terms, 1)
+    student = float(stdtrit(freedom, 1 - _LOW) / ndtri(1 - _LOW))
+    return student * math.sqrt(groups / freedom)
 
 
 def _separable(scaled_KF: FloatArray, drop_order: Sequence[int], least_distinct: float) -> list[int]:

@@ -28,6 +28,7 @@ class Meetings:
 
     Attributes:
         names: `gather` or `scatter_accumulate`, K of them.
+        unit_K: FSDP unit.
         minibatch_K: position in the window.
         size_bytes_K: moved to or from a rank.
         ready_s_KD: when each rank arrived.
@@ -35,6 +36,7 @@ class Meetings:
     """
 
     names: tuple[str, ...]
+    unit_K: IntArray
     minibatch_K: IntArray
     size_bytes_K: FloatArray
     ready_s_KD: FloatArray
@@ -58,6 +60,12 @@ class Meetings:
         costs_s_K: FloatArray = self.end_s_KD.mean(axis=1) - self.last_ready_s_K
         return costs_s_K
 
+    @property
+    def lag_s_K(self) -> FloatArray:
+        """How much later than ranks do in the mean the last one leaves."""
+        lags_s_K: FloatArray = self.end_s_KD.max(axis=1) - self.end_s_KD.mean(axis=1)
+        return lags_s_K
+
 
 def align_collectives(observed: RunObservations) -> Meetings:
     """Put the collectives of all ranks beside each other.
@@ -72,6 +80,7 @@ def align_collectives(observed: RunObservations) -> Meetings:
     end_s_KD = np.array([[transfer.end_s for transfer in transfers] for transfers in observed.transfers_D]).T
     meetings = Meetings(
         names=tuple(transfer.name for transfer in first),
+        unit_K=np.array([transfer.unit for transfer in first], dtype=np.int64),
         minibatch_K=np.array([transfer.minibatch for transfer in first], dtype=np.int64),
         size_bytes_K=np.array([float(transfer.size_bytes) for transfer in first]),
         ready_s_KD=ready_s_KD.reshape(len(first), observed.ranks),

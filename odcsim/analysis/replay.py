@@ -128,18 +128,23 @@ def _schedule(
     observed: RunObservations, meetings: Meetings, sync: Sync, overlap: Overlap, *, factor: float
 ) -> Schedule:
     """What the run's transfers cost, unit by unit, in the mean."""
-    units_K = np.array([transfer.unit for transfer in observed.transfers_D[0]])
     names_K = np.array(meetings.names)
     cost_s_K = np.maximum(meetings.cost_s_K, 0.0)
 
     def mean_s(name: str, unit: int) -> float:
-        chosen = (names_K == name) & (units_K == unit)
+        chosen = (names_K == name) & (meetings.unit_K == unit)
         return float(cost_s_K[chosen].mean()) if chosen.any() else 0.0
 
     gather_s_V = np.array([mean_s("gather", visit.unit) if visit.gathers else 0.0 for visit in observed.visits])
     reduce_s_V = np.array(
         [mean_s("scatter_accumulate", visit.unit) if visit.reduces else 0.0 for visit in observed.visits]
     )
+
+    def lag(name: str) -> float:
+        chosen = names_K == name
+        total_s = float(cost_s_K[chosen].sum())
+        return float(meetings.lag_s_K[chosen].sum()) / total_s if total_s > 0 else 0.0
+
     return Schedule(
         sync=sync,
         overlap=overlap,
@@ -148,7 +153,9 @@ def _schedule(
         reduce_s_V=reduce_s_V * factor,
         publish_s=mean_s("gather", ROOT_UNIT),
         settle_s=mean_s("scatter_accumulate", ROOT_UNIT),
-        optimizer_s=float((observed.end_s_ND.max(axis=1) - observed.settled_s_ND.mean(axis=1)).mean()),
+        optimizer_s=float((observed.end_s_ND.max(axis=1) - observed.settled_s_ND.max(axis=1)).mean()),
+        gather_lag=lag("gather"),
+        reduce_lag=lag("scatter_accumulate"),
     )
 
 

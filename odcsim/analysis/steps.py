@@ -19,14 +19,15 @@ def fit_steps(observed: Sequence[RunObservations], *, seed: int) -> StepCosts:
 
     An `odc` minibatch opens with publishing and a meeting: until ranks begin their first microbatch, in the mean. It
     closes with a meeting, from the last rank's end until ranks begin to settle, and settling. The optimizer's step
-    lasts from then, in the mean over ranks, until the last rank is done.
+    lasts from then, in the mean over ranks, until the last rank is done. Without an `odc` run it lasts from when the
+    last rank has left its last collective.
     """
-    meetings, publishes, settles, optimizers = [], [], [], []
+    meetings, publishes, settles, optimizers, in_step = [], [], [], [], []
     for seen in observed:
-        # Without settling (`fsdp`), ranks are ready once their last collective is over.
-        optimizers.append(seen.end_s_ND.max(axis=1) - seen.settled_s_ND.mean(axis=1))
         if seen.sync != "odc":
+            in_step.append(seen.end_s_ND.max(axis=1) - seen.settled_s_ND.max(axis=1))
             continue
+        optimizers.append(seen.end_s_ND.max(axis=1) - seen.settled_s_ND.mean(axis=1))
         publish_s_N, settle_s_N = seen.publish_s_ND.mean(axis=1), seen.settle_s_ND.mean(axis=1)
         publishes.append(publish_s_N)
         settles.append(settle_s_N)
@@ -37,4 +38,6 @@ def fit_steps(observed: Sequence[RunObservations], *, seed: int) -> StepCosts:
     def term(found: list[FloatArray]) -> Term | None:
         return mean_term(np.concatenate(found), seed=seed) if found else None
 
-    return StepCosts(meeting=term(meetings), publish=term(publishes), settle=term(settles), optimizer=term(optimizers))
+    return StepCosts(
+        meeting=term(meetings), publish=term(publishes), settle=term(settles), optimizer=term(optimizers or in_step)
+    )

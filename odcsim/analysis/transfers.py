@@ -1,8 +1,9 @@
 """Fits of transfers: collectives that all ranks meet for, and one-sided ones. Seconds and bytes.
 
 A collective is timed from the last rank's arrival to its end in the mean over ranks, so what it costs to wake up
-everybody is part of it. A one-sided transfer is timed by its rank; other ranks' transfers on the same host at the same
-time may slow it down, which is fitted as a share of its time for each of them.
+everybody is part of it; how much later the last one leaves is fitted as a share of that. A one-sided transfer is timed
+by its rank; other ranks' transfers on the same host at the same time may slow it down, which is fitted as a share of
+its time for each of them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 from odcsim.analysis.fits import LinearFit, fit_nonnegative
 from odcsim.analysis.meetings import Meetings
 from odcsim.analysis.observations import RunObservations, Transfer
-from odcsim.analysis.terms import FittedPart, no_term, ranks_per_node, term_of
+from odcsim.analysis.terms import FittedPart, mean_term, no_term, ranks_per_node, term_of
 from odcsim.arrays import FloatArray, IntArray
 from odcsim.costs.calibrated import Term, TransferCost, TransferPair
 from odcsim.costs.network import collective_bytes, one_sided_bytes
@@ -60,6 +61,7 @@ def fit_collectives(
         chosen = [np.array([found == name for found in met.names], dtype=np.bool_) for met in meetings]
         size_K = np.concatenate([met.size_bytes_K[picked] for met, picked in zip(meetings, chosen, strict=True)])
         cost_K = np.concatenate([met.cost_s_K[picked] for met, picked in zip(meetings, chosen, strict=True)])
+        lag_K = np.concatenate([met.lag_s_K[picked] for met, picked in zip(meetings, chosen, strict=True)])
         groups_K = np.concatenate(
             [
                 1000 * run + met.minibatch_K[picked]
@@ -80,7 +82,7 @@ def fit_collectives(
             least_distinct=_LEAST_DISTINCT,
             seed=seed,
         )
-        costs[name] = _cost(fit)
+        costs[name] = _cost(fit, lag=_fit_lag(lag_K, fit.fitted_K, seed=seed))
         label = f"{_WORDS[name]} over {transport}"
         parts.append(FittedPart(label, "bytes", unit_K, fit.measured_K, fit.fitted_K, fit.spread))
         warnings += _bytes_warning(label, fit)
@@ -196,12 +198,23 @@ def _fit_contended(
     )
 
 
-def _cost(fit: LinearFit, *, contention: Term | None = None, others: float = 0.0) -> TransferCost:
+def _fit_lag(lag_K: FloatArray, fitted_K: FloatArray, *, seed: int) -> Term:
+    """How much later than in the mean the last rank leaves, as a share of what the collective takes by its fit."""
+    takes_time_K = fitted_K > 0
+    if not takes_time_K.any():
+        return no_term()
+    return mean_term(lag_K[takes_time_K] / fitted_K[takes_time_K], seed=seed)
+
+
+def _cost(
+    fit: LinearFit, *, contention: Term | None = None, others: float = 0.0, lag: Term | None = None
+) -> TransferCost:
     return TransferCost(
         latency=term_of(fit, _LATENCY),
         seconds_per_byte=term_of(fit, _BYTES),
         contention=contention,
         others=others,
+        lag=lag,
         spread=fit.spread,
         observations=len(fit.measured_K),
     )

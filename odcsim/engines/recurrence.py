@@ -10,14 +10,16 @@ collective; under `odc` a row is one rank of one minibatch, and holds that rank 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from odcsim.arrays import FloatArray, IntArray
+from odcsim.engines.leaving import leaving_shares
 from odcsim.engines.timeline import Outcome, Span, SpanName, Stream, framed_spans
 from odcsim.errors import InputError
-from odcsim.schedule import Schedule, Visit, Work
+from odcsim.schedule import Schedule, Visit, Work, gathers_in_turn
 
 __all__ = ["simulate"]
 
@@ -126,27 +128,39 @@ def _distinct_columns(coefficients_FV: FloatArray) -> _Columns:
     return _Columns(first.tolist(), inverse.reshape(-1).tolist(), occurrences.tolist())
 
 
+def _gathers_before(schedule: Schedule) -> Sequence[Sequence[int]]:
+    """For each visit, whose gathers its compute is the first to wait for."""
+    if schedule.overlap == "none":
+        return gathers_in_turn(schedule.visits)
+    return [(position,) if visit.gathers else () for position, visit in enumerate(schedule.visits)]
+
+
 class _State:
     """When each chain's resources are free, in arrays of shape (rows, width); times count from the first microbatch.
 
-    `computed_until` is the end of the last compute, or of the transfer that the compute stream last waited for.
+    `end` is the end of the last compute, or of the transfer that the compute stream last waited for.
     """
 
     def __init__(self, schedule: Schedule, *, rows: int, width: int, recorder: _Recorder | None = None) -> None:
         shape = (rows, width)
         self._overlap = schedule.overlap
+        self._visits = schedule.visits
+        self._gathers_before_V = _gathers_before(schedule)
         self._meets = schedule.sync == "fsdp"
         self._gather_s = schedule.gather_s_V.tolist()
         self._reduce_s = schedule.reduce_s_V.tolist()
+        self._gathers = _Collectives(schedule.gather_lag if self._meets else 0.0)
+        self._reduces = _Collectives(schedule.reduce_lag if self._meets else 0.0)
         self._recorder = recorder
         self.waited = np.zeros(shape)
         self.computed = np.zeros(shape)
         self.end = np.zeros(shape)
         self._started = np.zeros(shape)  # start of the latest compute
-        # One time a row: of the row's collective under fsdp, of its only rank under odc.
-        self._gathered = np.zeros((rows, 1))
+        # One time a row: of the row's collective under fsdp, of its only rank under odc; one a rank where ranks lag.
+        leaving = width if schedule.has_lags else 1
+        self._gathered = np.zeros((rows, leaving))
         self._reduce_start = np.zeros((rows, 1))
-        self._reduced = np.zeros((rows, 1))
+        self._reduced = np.zeros((rows, leaving))
         self._scratch = np.empty(shape)
         self._views: list[FloatArray] = []
         self._microbatch = -1
@@ -171,13 +185,15 @@ class _State:
         """
         waited, end, started, gathered, reduce_start, reduced = self._views
         recorder, microbatch = self._recorder, self._microbatch
-        if visit.gathers:
-            start = self._meeting(end) if self._overlap == "none" else np.maximum(self._meeting(started), gathered)
-            np.add(start, self._gather_s[position], out=gathered)
+        gathers = self._gathers_before_V[position]
+        for chosen in gathers:
+            # A compute that has started has waited for all gathers before: none of them is under way.
+            start = self._meeting(end if self._overlap == "none" else started)
+            self._gathers.leave_next(start, self._gather_s[chosen], out=gathered)
             if recorder is not None:
-                recorder.transfer("gather", visit.unit, microbatch, start, gathered)
-            self._stall(waited, end, start, gathered, out=started)
-        else:
+                recorder.transfer("gather", self._visits[chosen].unit, microbatch, start, gathered)
+            self._stall(waited, end, start, gathered, out=started if chosen == gathers[-1] else end)
+        if not gathers:
             started[:] = end
         np.add(started, compute_RW, out=end)
         if recorder is not None:
@@ -187,7 +203,7 @@ class _State:
                 # FSDP2's compute stream waits here for the previous reduce: at most one is in flight on a rank.
                 self._stall(waited, end, reduce_start, reduced, out=end)
             reduce_start[:] = self._meeting(end)
-            np.add(reduce_start, self._reduce_s[position], out=reduced)
+            self._reduces.leave_next(reduce_start, self._reduce_s[position], out=reduced)
             if recorder is not None:
                 recorder.transfer("scatter_accumulate", visit.unit, microbatch, reduce_start, reduced)
             if self._overlap != "prefetch":
@@ -214,6 +230,21 @@ class _State:
         np.maximum(end, done, out=out)
 
 
+class _Collectives:
+    """Transfers of one kind, one after another: all rows have the same one at a time."""
+
+    def __init__(self, lag: float) -> None:
+        self._lag = lag
+        self._done = 0
+
+    def leave_next(self, start_R1: FloatArray, time_s: float, *, out: FloatArray) -> None:
+        """When ranks leave the next one, which starts at `start_R1`: shape (rows, 1), or (rows, width) if they lag."""
+        np.add(start_R1, time_s, out=out)
+        if self._lag:
+            out += time_s * leaving_shares(out.shape[1], collective=self._done, lag=self._lag)
+            self._done += 1
+
+
 class _Recorder:
     """Collects what the rows of one minibatch did, as spans of its first ranks."""
 
@@ -229,8 +260,8 @@ class _Recorder:
     def wait(self, microbatch: int, start_RW: FloatArray, end_RW: FloatArray) -> None:
         self._add("wait", "compute", -1, microbatch, start_RW, end_RW)
 
-    def transfer(self, name: SpanName, unit: int, microbatch: int, start_R1: FloatArray, end_R1: FloatArray) -> None:
-        self._add(name, "gather" if name == "gather" else "reduce", unit, microbatch, start_R1, end_R1)
+    def transfer(self, name: SpanName, unit: int, microbatch: int, start_R1: FloatArray, end: FloatArray) -> None:
+        self._add(name, "gather" if name == "gather" else "reduce", unit, microbatch, start_R1, end)
 
     def _add(
         self, name: SpanName, stream: Stream, unit: int, microbatch: int, start: FloatArray, end: FloatArray

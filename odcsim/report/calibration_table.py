@@ -14,7 +14,7 @@ __all__ = ["CalibrationTable", "print_calibration_table"]
 
 _PIPE_WIDTH = 120
 # Left out where space is short, in this order.
-_SPARE = ("seen", "spread", "contention")
+_SPARE = ("seen", "spread", "lag", "contention")
 
 
 class CalibrationTable:

@@ -102,6 +102,7 @@ def _visits(costs: CalibratedCosts) -> TermTable:
 def _transfers(costs: CalibratedCosts) -> TermTable:
     origin, transfers = costs.origin, transfers_of(costs)
     contended = any(cost.contention is not None for cost in transfers.values())
+    lagging = any(cost.lag is not None and cost.lag.high > 0 for cost in transfers.values())
     steps = max(origin.ranks_per_node - 1 + origin.ranks // origin.ranks_per_node - 1, 1)
     notes = []
     if costs.collectives:
@@ -110,17 +111,28 @@ def _transfers(costs: CalibratedCosts) -> TermTable:
         notes.append(
             "Contention: how much longer each other transfer under way at the same time makes a one-sided one."
         )
+    if lagging:
+        notes.append("Lag: how much later than ranks do in the mean the last one leaves a collective.")
     return TermTable(
         key="transfers",
         title="Transfers",
         note=" ".join(notes),
-        header=("transfer", "latency", "bandwidth", *(["contention"] if contended else []), "spread", "seen"),
+        header=(
+            "transfer",
+            "latency",
+            "bandwidth",
+            *(["contention"] if contended else []),
+            *(["lag"] if lagging else []),
+            "spread",
+            "seen",
+        ),
         rows=tuple(
             (
                 name,
                 _time(cost.latency),
                 _bandwidth(cost.seconds_per_byte),
-                *([_contention(cost.contention)] if contended else []),
+                *([_share(cost.contention)] if contended else []),
+                *([_share(cost.lag)] if lagging else []),
                 fine_percent(cost.spread),
                 f"{cost.observations:,}",
             )
@@ -191,7 +203,7 @@ def _bandwidth(term: Term) -> str:
     return f"{_number(1 / term.value / factor)} {unit}/s [{slow}, {fast}]"
 
 
-def _contention(term: Term | None) -> str:
+def _share(term: Term | None) -> str:
     if term is None:
         return ""
     if not term.identified:

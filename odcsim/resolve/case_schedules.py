@@ -104,6 +104,8 @@ class CaseSchedules:
             fixed_s=self.scenario.on_demand.minibatch_overhead,
             optimizer_s=self.shard.optimizer_s if calibrated is None else calibrated.optimizer_s,
             shared_links=shared_links,
+            gather_lag=0.0 if on_demand or calibrated is None else calibrated.collective_lag("gather"),
+            reduce_lag=0.0 if on_demand or calibrated is None else calibrated.collective_lag("scatter_accumulate"),
         )
 
     def _transfer_s(self, name: TransferName, unit_bytes: float, *, on_demand: bool, alone: bool) -> float:

@@ -4,6 +4,7 @@ A run was made on D0 ranks; a cluster may have D. The laws by which costs follow
 
 - a collective has G - 1 steps inside a node and D / G - 1 between nodes, each with the fitted latency; its bytes are
   those of `odcsim.costs.network.Fabric`;
+- ranks leave a collective one after another: the last one by a share of its time later than in the mean, on any D;
 - a one-sided transfer has its latency once, and moves its own bytes;
 - a meeting (barrier) takes a step for every rank beyond the first;
 - where G ranks share fewer processors, whatever all of them do at once takes `crowding` = G / processors times as long:
@@ -72,6 +73,12 @@ class CalibratedTransfers:
         return self._fabric_of(cost, crowded=ratio, slower_steps=ratio**0.5 if is_ring else 1.0).collective_s(
             unit_bytes
         )
+
+    def collective_lag(self, name: TransferName) -> float:
+        """How much later than in the mean the last rank leaves a collective, as a share of its time."""
+        pair = self._collectives
+        lag = None if pair is None else getattr(pair, name).lag
+        return 0.0 if lag is None else float(lag.value)
 
     def one_sided_s(self, name: TransferName, unit_bytes: float) -> float:
         """A rank's own transfer of a unit of `unit_bytes` (unsharded)."""

@@ -122,6 +122,8 @@ class TransferCost(_Section):
     """One-sided: how much longer each other transfer under way at the same time makes this one, as a share."""
     others: _NotNegative = 0.0
     """One-sided: how many others were under way in the mean."""
+    lag: Term | None = None
+    """Collectives: how much later than ranks do in the mean the last one leaves, as a share of the time."""
     spread: _NotNegative
     observations: _Count
 

@@ -18,7 +18,8 @@ from odcsim.engines.events.links import LinkStream, SharedLink
 from odcsim.engines.events.program import Program
 from odcsim.engines.events.rank import Rank
 from odcsim.engines.events.recording import RankRecorder
-from odcsim.engines.events.transfers import Collective, CollectiveStream, Issue, OwnStream
+from odcsim.engines.events.transfers import Collective, CollectiveStream, Issue, LaggingStream, OwnStream
+from odcsim.engines.leaving import leaving_shares
 from odcsim.engines.timeline import Outcome, Span, framed_spans
 from odcsim.schedule import Schedule, SharedLinks, Work
 
@@ -81,13 +82,11 @@ def run_microbatches(
         for gather, reduce, recorder in zip_longest(gathers, reduces, recorders)
     ]
     program = Program(schedule.visits, overlap=schedule.overlap)
-    barrier = env.all_of(
-        [
-            env.process(rank.run(factors_MF[:count], work.coefficients_FV, program=program))
-            for rank, factors_MF, count in zip(ranks, work.factors_NDMF[0], counts_D, strict=True)
-        ]
-    )
-    env.run(until=barrier)
+    running = [
+        env.process(rank.run(factors_MF[:count], work.coefficients_FV, program=program))
+        for rank, factors_MF, count in zip(ranks, work.factors_NDMF[0], counts_D, strict=True)
+    ]
+    env.run(until=env.all_of(running))
     return ranks
 
 
@@ -103,14 +102,21 @@ def _streams(schedule: Schedule, counts_D: list[int], *, env: Environment) -> tu
         return _one_sided(gather_s_V, links, env=env), _one_sided(reduce_s_V, links, env=env)
     gathered_s = [time_s for time_s, visit in zip(gather_s_V, schedule.visits, strict=True) if visit.gathers]
     reduced_s = [time_s for time_s, visit in zip(reduce_s_V, schedule.visits, strict=True) if visit.reduces]
-    return _collective(gathered_s, counts_D, env=env), _collective(reduced_s, counts_D, env=env)
+    return (
+        _collective(gathered_s, counts_D, env=env, lag=schedule.gather_lag),
+        _collective(reduced_s, counts_D, env=env, lag=schedule.reduce_lag),
+    )
 
 
-def _collective(duration_s: list[float], counts_D: list[int], *, env: Environment) -> list[Issue]:
+def _collective(duration_s: list[float], counts_D: list[int], *, env: Environment, lag: float) -> list[Issue]:
     """Streams of all ranks that meet: `duration_s` of the collectives of one microbatch, which all ranks run."""
     ranks, microbatches = len(counts_D), max(counts_D, default=0)
     collectives = [Collective(env, ranks=ranks, duration_s=time_s) for time_s in duration_s * microbatches]
-    return [CollectiveStream(collectives).issue for _ in range(ranks)]
+    if lag == 0:
+        return [CollectiveStream(collectives).issue for _ in range(ranks)]
+    shares_KD = np.array([leaving_shares(ranks, collective=place, lag=lag) for place in range(len(collectives))])
+    later_s_KD = shares_KD.reshape(-1, ranks) * np.array(duration_s * microbatches)[:, None]
+    return [LaggingStream(env, collectives, later_s_K=later_s_K.tolist()).issue for later_s_K in later_s_KD.T]
 
 
 def _one_sided(duration_s_V: list[float], links: SharedLinks, *, env: Environment) -> list[Issue]:

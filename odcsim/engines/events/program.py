@@ -8,6 +8,8 @@ A rank's gathers follow each other, and so do its reduces; its compute stream ca
 - With `prefetch`, the compute stream waits after a backward for the reduce before its own, so at most one is under way,
   and the next is ready as soon as it is issued. With the other overlaps the compute stream waits for its own reduce.
 
+- With `none`, gathers are issued in the order of `gathers_in_turn`, and waited for at once.
+
 Transfers do not stop at the border of microbatches: the last visit of one issues the first gather of the next.
 """
 
@@ -16,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from odcsim.schedule import Overlap, Visit
+from odcsim.schedule import Overlap, Visit, gathers_in_turn
 
 __all__ = ["GATHERS", "REDUCES", "Program", "Step"]
 
@@ -56,17 +58,22 @@ class Program:
 
 
 def _steps(visits: tuple[Visit, ...], overlap: Overlap, *, first: bool, last: bool) -> Iterator[Step]:
-    gathers_ahead = overlap != "none"
+    in_turn = gathers_in_turn(visits)
     for index, visit in enumerate(visits):
         following = (index + 1) % len(visits)
         is_first = first and index == 0
         is_last = last and following == 0
-        yield Step(
-            GATHERS,
-            issues_before=index if visit.gathers and (is_first or not gathers_ahead) else None,
-            issues_after=following if visits[following].gathers and gathers_ahead and not is_last else None,
-            computes=index,
-        )
+        if overlap == "none":
+            for gathered in in_turn[index]:
+                yield Step(GATHERS, issues_before=gathered, issues_after=None, computes=None)
+            yield Step(GATHERS, issues_before=None, issues_after=None, computes=index)
+        else:
+            yield Step(
+                GATHERS,
+                issues_before=index if visit.gathers and is_first else None,
+                issues_after=following if visits[following].gathers and not is_last else None,
+                computes=index,
+            )
         if visit.reduces:
             if overlap == "prefetch":
                 yield Step(REDUCES, issues_before=None, issues_after=index, computes=None)

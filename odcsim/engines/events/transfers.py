@@ -6,25 +6,27 @@ all transfers of a stream, and describe the latest. Times in seconds of the envi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from math import inf
 from typing import Protocol
 
 from simpy import Environment, Event
 
-__all__ = ["NO_TRANSFER", "Collective", "CollectiveStream", "Issue", "OwnStream", "Transfer"]
+__all__ = ["NO_TRANSFER", "Collective", "CollectiveStream", "Issue", "LaggingStream", "OwnStream", "Transfer"]
 
 
 class Transfer(Protocol):
-    """A gather or a reduce that a rank has issued.
+    """A gather or a reduce that a rank has issued."""
 
-    Attributes:
-        start_s: when it began to move; infinite until then.
-        end_s: when it was, or will be, over; infinite while that is unknown.
-    """
+    @property
+    def start_s(self) -> float:
+        """When it began to move; infinite until then."""
+        ...
 
-    start_s: float
-    end_s: float
+    @property
+    def end_s(self) -> float:
+        """When it was, or will be, over; infinite while that is unknown."""
+        ...
 
     @property
     def ended(self) -> Event:
@@ -79,9 +81,16 @@ class _CollectiveEnd(Event):
 
 
 class Collective:
-    """A transfer of all ranks: it starts when the last of them is ready, and is over for all at once."""
+    """A transfer of all ranks: it starts when the last of them is ready, and is over for all at once.
 
-    __slots__ = ("_duration_s", "_env", "end_s", "ended", "missing_ranks", "start_s")
+    Attributes:
+        missing_ranks: that are not ready yet.
+        start_s: when the last one was; infinite until then.
+        end_s: when it is over; infinite until it starts.
+        ended: an event at its end.
+    """
+
+    __slots__ = ("_duration_s", "_env", "_started", "end_s", "ended", "missing_ranks", "start_s")
 
     def __init__(self, env: Environment, *, ranks: int, duration_s: float) -> None:
         self._env = env
@@ -89,10 +98,20 @@ class Collective:
         self.missing_ranks = ranks
         self.ended = _CollectiveEnd(env)
         self.start_s = self.end_s = inf
+        self._started: Event | None = None
+
+    @property
+    def started(self) -> Event:
+        """An event at its start, for whoever needs one: ask for it only before."""
+        if self._started is None:
+            self._started = self._env.event()
+        return self._started
 
     def start(self) -> None:
         """All ranks are ready."""
         self.start_s = now_s = self._env.now
+        if self._started is not None:
+            self._started.succeed()
         self.end_s = now_s + self._duration_s
         self.ended.succeed_in(self._duration_s)
 
@@ -113,3 +132,40 @@ class CollectiveStream:
         if not missing_ranks:
             collective.start()
         return collective
+
+
+class LaggingStream:
+    """Transfers of one rank of which the k-th is its part in the k-th collective, which it leaves early or late."""
+
+    def __init__(self, env: Environment, collectives: Iterable[Collective], *, later_s_K: Iterable[float]) -> None:
+        self._env = env
+        self._stream = CollectiveStream(collectives)
+        self._later_s = iter(later_s_K)
+
+    def issue(self, visit: int) -> _LaggingTransfer:
+        """See `Issue`."""
+        return _LaggingTransfer(self._env, self._stream.issue(visit), later_s=next(self._later_s))
+
+
+class _LaggingTransfer:
+    def __init__(self, env: Environment, collective: Collective, *, later_s: float) -> None:
+        self._env = env
+        self._collective = collective
+        self._later_s = later_s
+
+    @property
+    def start_s(self) -> float:
+        return self._collective.start_s
+
+    @property
+    def end_s(self) -> float:
+        return self._collective.end_s + self._later_s
+
+    @property
+    def ended(self) -> Event:
+        return self._env.process(self._leave())
+
+    def _leave(self) -> Generator[Event, None, None]:
+        if self._collective.missing_ranks:
+            yield self._collective.started
+        yield self._env.timeout(max(self.end_s - self._env.now, 0.0))

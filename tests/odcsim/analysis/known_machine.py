@@ -1,7 +1,8 @@
 """A machine whose costs are known, and the runs that it leaves behind: what a calibration has to find again.
 
 It runs the plans of a scenario's cases visit by visit, as the runtime does on CPUs (transfers and compute take turns),
-and takes exactly as long as a `CalibratedCosts` says, times a jitter. It shares no code with the engines, nor with the
+in FSDP2's order, and takes exactly as long as a `CalibratedCosts` says, times a jitter. With a lag, ranks
+leave a collective one after another, in an order that chance has. It shares no code with the engines, nor with the
 laws by which a file of costs is applied. One node. Times in seconds.
 """
 
@@ -165,6 +166,7 @@ class _Minibatch:
         self.gather_bytes = resolved.memory.param_bytes
         self.now_D = [start_s] * self.ranks
         self.spans_D = [[] for _ in range(self.ranks)]
+        self.order = np.random.Generator(np.random.PCG64(number))
 
     def spend(self, rank, name, time_s, *, unit=-1, microbatch=-1, size_bytes=0):
         """A rank does something for so long."""
@@ -196,15 +198,17 @@ class _Minibatch:
         self.spend(rank, visit.phase, time_s, unit=visit.unit, microbatch=microbatch)
 
     def transfer(self, ranks, name, microbatch, visit, pair, steps):
-        """One transfer, which takes all `ranks` as long."""
+        """One transfer. It takes all `ranks` as long, or, with a lag, one after another, in any order."""
         parameters = self.model.root_parameters if visit.unit == 0 else self.model.parameters_per_block
         whole_bytes = parameters * (self.gather_bytes if name == "gather" else self.reduce_bytes)
         moved_bytes, rest = divmod(whole_bytes * (self.ranks - 1), self.ranks)
         assert rest == 0, "bytes must come out whole, or costs cannot be found to the last digit"
         cost = getattr(pair, name)
         time_s = (steps * cost.latency.value + moved_bytes * cost.seconds_per_byte.value) * self.machine.jitter()
-        for rank in ranks:
-            self.spend(rank, name, time_s, unit=visit.unit, microbatch=microbatch, size_bytes=moved_bytes)
+        lag_s = 0.0 if cost.lag is None or len(ranks) == 1 else cost.lag.value * time_s
+        later_s = self.order.permutation(np.linspace(-lag_s, lag_s, len(ranks)))
+        for rank, own_s in zip(ranks, (time_s + later_s).tolist(), strict=True):
+            self.spend(rank, name, own_s, unit=visit.unit, microbatch=microbatch, size_bytes=moved_bytes)
 
     def run(self, sync):
         """Run it; returns when it ended."""
@@ -223,8 +227,8 @@ class _Minibatch:
                 self.spend(rank, "settle", steps.settle.value * jitter())
         else:
             for microbatch in range(len(self.plan[0])):
-                for visit in self.visits:
-                    self.visit_together(microbatch, visit)
+                for visit, following in zip(self.visits, (*self.visits[1:], None), strict=True):
+                    self.visit_together(microbatch, visit, following)
         for rank in everybody:
             self.spend(rank, "optimizer", steps.optimizer.value * jitter())
         return max(self.now_D)
@@ -237,19 +241,22 @@ class _Minibatch:
         if visit.reduces:
             self.transfer([rank], "scatter_accumulate", microbatch, visit, pair, 1)
 
-    def visit_together(self, microbatch, visit):
+    def visit_together(self, microbatch, visit, following):
         pair, everybody = self.machine.costs.collectives[self.machine.transport], range(self.ranks)
 
-        def collective(name):
-            self.meet(unit=visit.unit, microbatch=microbatch)
-            self.transfer(everybody, name, microbatch, visit, pair, self.ranks - 1)
+        def collective(name, of):
+            self.meet(unit=of.unit, microbatch=microbatch)
+            self.transfer(everybody, name, microbatch, of, pair, self.ranks - 1)
 
-        if visit.gathers:
-            collective("gather")
+        if visit.phase == "forward" and visit.gathers:
+            collective("gather", visit)
+        # In backward, FSDP2 gathers the next unit before it computes this one.
+        if visit.phase == "backward" and following is not None and following.gathers:
+            collective("gather", following)
         for rank in everybody:
             self.compute(rank, microbatch, visit)
         if visit.reduces:
-            collective("scatter_accumulate")
+            collective("scatter_accumulate", visit)
 
 
 def times_of(run):

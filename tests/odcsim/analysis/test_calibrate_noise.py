@@ -12,7 +12,7 @@ from known_machine import CHANGES, Machine, lognormal_jitter, normal_jitter, tim
 from odcsim.analysis.calibrate import calibrate
 from odcsim.costs.calibrated import VISIT_KINDS
 
-SEEDS = 20
+SEEDS = 40
 # The meeting and the optimizer's step hold what ranks wait for the last one by their definition.
 WITHOUT_MAXIMUM = ("steps.publish", "steps.settle")
 

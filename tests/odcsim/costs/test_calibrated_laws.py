@@ -78,6 +78,15 @@ def test_on_as_many_ranks_everything_takes_what_it_took():
     assert found.optimizer_s == pytest.approx(0.7)
 
 
+@pytest.mark.parametrize("ranks", [2, 4, 16])
+def test_the_last_rank_leaves_by_the_same_share_later(ranks):
+    pair = TransferPair(gather=transfer_cost(0.01, 1e-4, lag=term(0.4)), scatter_accumulate=transfer_cost(0.02, 2e-4))
+    found = transfers(ranks=ranks, collectives={"collective": pair})
+    assert found.collective_lag("gather") == 0.4
+    assert found.collective_lag("scatter_accumulate") == 0
+    assert transfers(ranks=ranks, collectives={}).collective_lag("gather") == 0
+
+
 @pytest.mark.parametrize("ranks", [2, 8, 16])
 def test_on_more_or_fewer_ranks_of_a_node(ranks):
     found = transfers(ranks=ranks)

@@ -9,6 +9,8 @@ from odcsim.schedule import Schedule, Visit, Work
 
 SECONDS = st.floats(0.0, 3.0, allow_nan=False, allow_subnormal=False).map(lambda value: round(value, 3))
 
+LAGS = st.one_of(st.just(0.0), st.floats(0.0, 2.0, allow_nan=False, allow_subnormal=False))
+
 
 @st.composite
 def visit_programs(draw, *, most=7):
@@ -33,6 +35,7 @@ def schedules(draw, *, sync, overlap=None, visits=None, free=False, bare=False):
     def times(flag):
         return np.array([0.0 if free or not getattr(visit, flag) else draw(SECONDS) for visit in visits])
 
+    lags = {name: 0.0 if free else draw(LAGS) for name in ("gather_lag", "reduce_lag")}
     around = {} if bare else {name: draw(SECONDS) for name in ("publish_s", "settle_s", "fixed_s", "optimizer_s")}
     return Schedule(
         sync=sync,
@@ -40,6 +43,7 @@ def schedules(draw, *, sync, overlap=None, visits=None, free=False, bare=False):
         visits=visits,
         gather_s_V=times("gathers"),
         reduce_s_V=times("reduces"),
+        **lags,
         **around,
     )
 

@@ -198,7 +198,7 @@ def test_spans_are_of_the_first_minibatch_and_in_order():
 
 
 def test_free_communication_under_fsdp_sums_the_slowest_rank_between_meetings():
-    """Ranks meet before a visit that gathers and after one that reduces, so the head's visits join the last block's."""
+    """Ranks meet for every gather and reduce; in backward a block is gathered before the one above it computes."""
     layers, microbatches, ranks = 4, 3, 5
     visits = decoder_visits(layers)
     times_DMV = np.random.default_rng(1).exponential(size=(ranks, microbatches, len(visits)))
@@ -207,7 +207,9 @@ def test_free_communication_under_fsdp_sums_the_slowest_rank_between_meetings():
     for microbatch in range(microbatches):
         since_meeting_D = np.zeros(ranks)
         for position, visit in enumerate(visits):
-            if visit.gathers:
+            following = visits[position + 1] if position + 1 < len(visits) else None
+            gathers_next = visit.phase == "backward" and following is not None and following.gathers
+            if gathers_next or (visit.gathers and visit.phase == "forward"):
                 expected_s += since_meeting_D.max()
                 since_meeting_D[:] = 0.0
             since_meeting_D += times_DMV[:, microbatch, position]
