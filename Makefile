@@ -1,8 +1,8 @@
 # Two commands set everything up by themselves, in .venv:
 #   make demo   install the simulator, run scenarios/quickstart.yaml, leave a report in reports/
 #   make test   install torch and the test tools, then check style, types and layers, and run the tests
-# More: make check (no tests), make test-simulator (in an environment without torch), make bench (speed, scale, published
-# results, transfers, validation), make clean
+# More: make check (no tests), make test-simulator (in an environment without torch), make bench (speed, scale, balancing,
+# published results, transfers, validation), make clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -27,6 +27,7 @@ test-simulator: .venv-simulator/.tests
 
 bench: .venv/.tests
 	$(BIN)/python benchmarks/speed.py
+	$(BIN)/python benchmarks/balance.py
 	$(BIN)/python benchmarks/published.py
 	$(BIN)/python benchmarks/transfers.py
 	$(BIN)/python benchmarks/runtime.py

@@ -6,7 +6,7 @@
     ├── DeadlineExceeded   ranks did not arrive where the others wait for them
     ├── StaleRead          what was read does not belong to this minibatch
     ├── LayoutMismatch     FSDP2 does not hand over what was published
-    └── OutsideMinibatch   a forward or backward outside of `minibatch()`
+    └── OutsideMinibatch   a forward, a backward or a pull outside of `minibatch()`
 
 A `HiddenCollectiveWarning` tells of what will become a `DeadlineExceeded` one day.
 
@@ -49,7 +49,7 @@ class LayoutMismatch(RunError):
 
 
 class OutsideMinibatch(RunError):
-    """The model was run outside of `minibatch()`, where nothing is published."""
+    """The model was run, or a queue pulled from, outside of `minibatch()`, where nothing is published."""
 
 
 class HiddenCollectiveWarning(UserWarning):

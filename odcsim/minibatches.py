@@ -18,10 +18,11 @@ from odcsim.resolve import ResolvedCase, ResolvedScenario
 from odcsim.scenario import Workload
 from odcsim.scenario.schema import Slowdowns
 
-__all__ = ["draw_lengths", "draw_slowdowns", "lower_bound_s", "plan_of_case", "slowdowns_DM"]
+__all__ = ["compute_noise_DM", "draw_lengths", "draw_slowdowns", "lower_bound_s", "plan_of_case", "slowdowns_DM"]
 
-# Keeps slowdowns apart from whatever else is drawn from the same seed.
+# Keep slowdowns and noise apart from whatever else is drawn from the same seed.
 _SLOWDOWNS_KEY = 0x510
+_COMPUTE_NOISE_KEY = 0x6E6F
 
 
 def draw_lengths(resolved: ResolvedScenario, *, file: Path | None = None) -> IntArray:
@@ -42,15 +43,18 @@ def plan_of_case(
     Raises:
         PolicyError: there is none; the text names the minibatch, its key the setting that is in the way.
     """
-    workload = resolved.scenario.workload
+    workload, planning = resolved.scenario.workload, resolved.scenario.planning
+    groups_NS = resolved.kept_groups_NS
     try:
         return plan_minibatch(
             case.policy,
             lengths_S,
             ranks=resolved.scenario.cluster.ranks,
             cap_tokens=workload.max_tokens,
-            cost=resolved.cost,
+            cost=resolved.planning_cost,
             oversize=workload.oversize,
+            speeds_D=resolved.speeds_D if planning.known_speeds else None,
+            groups_S=None if groups_NS is None else groups_NS[minibatch],
         )
     except PolicyError as error:
         key = f"workload.{error.key}" if error.key in Workload.model_fields else "workload"
@@ -74,17 +78,29 @@ def draw_slowdowns(resolved: ResolvedScenario, *, minibatch: int, microbatches: 
 
     The m-th microbatch of a rank is slowed down alike in every case that has one, however many it has.
     """
-    scenario = resolved.scenario
-    slowdowns = scenario.cluster.slowdowns
-    if slowdowns is None:
-        return np.ones((scenario.cluster.ranks, microbatches))
-    return slowdowns_DM(
-        slowdowns, seed=scenario.workload.seed, minibatch=minibatch, ranks=scenario.cluster.ranks, count=microbatches
-    )
+    cluster, seed = resolved.scenario.cluster, resolved.scenario.workload.seed
+    slowed_DM = np.ones((cluster.ranks, microbatches))
+    if cluster.slowdowns is not None:
+        slowed_DM *= slowdowns_DM(
+            cluster.slowdowns, seed=seed, minibatch=minibatch, ranks=cluster.ranks, count=microbatches
+        )
+    if cluster.compute_noise:
+        slowed_DM *= compute_noise_DM(
+            cluster.compute_noise, seed=seed, minibatch=minibatch, ranks=cluster.ranks, count=microbatches
+        )
+    return slowed_DM
 
 
 def slowdowns_DM(slowdowns: Slowdowns, *, seed: int, minibatch: int, ranks: int, count: int) -> FloatArray:
-    """The same by what decides it: the scenario's slowdowns and seed, and the minibatch; `count` is M."""
+    """How many times longer microbatches take by `cluster.slowdowns` alone; `count` is M."""
     entropy = np.random.SeedSequence([seed, _SLOWDOWNS_KEY, minibatch])
     draws_MD = np.random.Generator(np.random.PCG64(entropy)).random((count, ranks))
     return np.where(slowdowns.probability > draws_MD.T, slowdowns.factor, 1.0)
+
+
+def compute_noise_DM(sigma: float, *, seed: int, minibatch: int, ranks: int, count: int) -> FloatArray:
+    """How many times longer microbatches take by `cluster.compute_noise` alone, log-normal of mean 1; `count` is M."""
+    entropy = np.random.SeedSequence([seed, _COMPUTE_NOISE_KEY, minibatch])
+    draws_MD = np.random.Generator(np.random.PCG64(entropy)).standard_normal((count, ranks))
+    noise_DM: FloatArray = np.exp(sigma * draws_MD.T - sigma**2 / 2)
+    return noise_DM

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from odcsim.arrays import BoolArray, FloatArray, IntArray
 from odcsim.engines import find_engine
+from odcsim.engines.pulling import StretchOf, ranks_of_pulled
 from odcsim.engines.timeline import Span
 from odcsim.errors import InputError
 from odcsim.lengths import describe_lengths
@@ -130,8 +131,8 @@ class _MinibatchLoads:
     holds_samples_NDM: BoolArray
 
     @classmethod
-    def of(cls, plans: list[MinibatchPlan], *, pad: bool) -> _MinibatchLoads:
-        loads = [(planned.plan.padded() if pad else planned.plan).loads(planned.lengths_S) for planned in plans]
+    def of(cls, plans: list[MinibatchPlan]) -> _MinibatchLoads:
+        loads = [planned.plan.loads(planned.lengths_S) for planned in plans]
         counts_ND = np.array([load.counts_D for load in loads])
         shape = (*counts_ND.shape, int(counts_ND.max(initial=0)))
         tokens_NDM, squared_NDM, holds_NDM = np.zeros(shape), np.zeros(shape), np.zeros(shape, dtype=np.bool_)
@@ -165,16 +166,21 @@ class _CaseRun:
     def add(self, plans: list[MinibatchPlan], lengths_NS: IntArray, *, first_minibatch: int, engine_name: str) -> None:
         """Run the engine on planned minibatches and count what it returns."""
         resolved = self._resolved
-        loads = _MinibatchLoads.of(plans, pad=self.case.case.pad)
+
+        def stretch_of(microbatches: int) -> FloatArray:
+            # A rank of half the speed takes twice as long for everything it computes; so does a microbatch slowed down.
+            slowdowns_NDM = np.stack(
+                [
+                    draw_slowdowns(resolved, minibatch=first_minibatch + offset, microbatches=microbatches)
+                    for offset in range(len(plans))
+                ]
+            )
+            return slowdowns_NDM / resolved.speeds_D[:, None]
+
+        plans = self._as_run(plans, stretch_of)
+        loads = _MinibatchLoads.of(plans)
         counted_NDM = loads.counted_NDM
-        # A rank of half the speed takes twice as long for everything it computes; so does a microbatch slowed down.
-        slowdowns_NDM = np.stack(
-            [
-                draw_slowdowns(resolved, minibatch=first_minibatch + offset, microbatches=counted_NDM.shape[2])
-                for offset in range(len(plans))
-            ]
-        )
-        stretch_NDM = counted_NDM * slowdowns_NDM / resolved.speeds_D[:, None]
+        stretch_NDM = counted_NDM * stretch_of(counted_NDM.shape[2])
         work = Work(
             counts_ND=loads.counts_ND,
             factors_NDMF=np.stack([loads.squared_tokens_NDM, loads.tokens_NDM, np.ones(counted_NDM.shape)], axis=-1)
@@ -189,6 +195,15 @@ class _CaseRun:
         if first_minibatch == 0:
             self._spans = outcome.spans
         self._count(plans, lengths_NS, loads, padding=int(padding_NDM.sum()))
+
+    def _as_run(self, plans: list[MinibatchPlan], stretch_of: StretchOf) -> list[MinibatchPlan]:
+        """Plans with padding, if the case asks for it, and with a rank for every microbatch that is pulled."""
+        if self.case.case.pad:
+            plans = [replace(planned, plan=planned.plan.padded()) for planned in plans]
+        ranks_of = ranks_of_pulled(plans, self.case.schedule, self._resolved.coefficients_FV, stretch_of=stretch_of)
+        return [
+            replace(planned, plan=planned.plan.assigned(ranks)) for planned, ranks in zip(plans, ranks_of, strict=True)
+        ]
 
     def _count(self, plans: list[MinibatchPlan], lengths_NS: IntArray, loads: _MinibatchLoads, *, padding: int) -> None:
         self._samples_in += lengths_NS.size

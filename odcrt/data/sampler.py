@@ -37,9 +37,6 @@ __all__ = ["DEFAULT_COST", "BalancedBatchSampler", "MicrobatchView", "SampledMin
 DEFAULT_COST = TokenCost(quadratic=1.0, linear=24576.0)
 """In the proportions of a 7B decoder's FLOPs, as verl balances by. Only the proportions matter to balancing."""
 
-# These balance by something else than the cost they are given.
-_POLICIES_WITHOUT_COST = frozenset({"local-sort", "verl-native"})
-
 _STATE_SCHEMA = "odcrt.data.sampler/1"
 _TOTALS = tuple(attribute.name for attribute in fields(Conservation))
 _NOTHING = Conservation(samples=0, dropped_samples=0, tokens=0, dropped_tokens=0, truncated_tokens=0)
@@ -127,6 +124,7 @@ class BalancedBatchSampler:
         shuffle: bool = True,
         drop_last: bool = False,
         group_size: int = 1,
+        keep_groups: bool = False,
         pad: bool = False,
     ) -> None:
         """Check everything that could go wrong later, alike on every rank.
@@ -147,6 +145,7 @@ class BalancedBatchSampler:
                 such); otherwise they make a smaller one.
             group_size: consecutive samples that stay together in the order (responses to one prompt), and in one
                 minibatch if its size is a multiple of it.
+            keep_groups: whether the samples of a group that are in one minibatch stay on one rank as well.
             pad: whether ranks with fewer microbatches get padding ones after their last, which collectives need.
 
         Raises:
@@ -167,11 +166,24 @@ class BalancedBatchSampler:
         else:
             self._minibatch_samples = whole_number("samples_per_minibatch", samples_per_minibatch, least=1)
         self._policy = policy if isinstance(policy, Policy) else find_policy(policy, key="policy")
+        if self._policy.is_pulled:
+            raise InputError(
+                "its microbatches are pulled while a minibatch runs, and a sampler hands them out before; allowed: a "
+                "policy that names ranks",
+                key="policy",
+                value=self._policy.name,
+            )
+        if keep_groups and not self._policy.keeps_groups:
+            raise InputError(
+                f"{self._policy.name} cannot keep the samples of a group on one rank; allowed: a policy that can",
+                key="keep_groups",
+                value=keep_groups,
+            )
         self._cost = _checked_cost(cost, lengths_N)
         # Over the cap now means over the cap in some minibatch: better now, and named by its place in the data set.
         apply_oversize(lengths_N, cap_tokens=self._cap_tokens, oversize=oversize)
         self._oversize: Oversize = oversize
-        self._drop_last, self._pad = drop_last, pad
+        self._drop_last, self._keep_groups, self._pad = drop_last, keep_groups, pad
         if drop_last and lengths_N.size < self._minibatch_samples:
             raise InputError(
                 f"leaves nothing: the data set has {lengths_N.size} samples, a minibatch {self._minibatch_samples}",
@@ -227,8 +239,12 @@ class BalancedBatchSampler:
 
     def count_microbatches(self) -> int:
         """Microbatches of this rank in as many minibatches as `len` says; it takes planning them all."""
+        return sum(self.microbatch_counts())
+
+    def microbatch_counts(self) -> list[int]:
+        """Microbatches of this rank in each of these minibatches: where they end, for a loop over microbatches."""
         current = self._current()
-        return sum(len(self._sampled(current, index).plan.ranks[self._rank]) for index in range(self._count(current)))
+        return [len(self._sampled(current, index).plan.ranks[self._rank]) for index in range(self._count(current))]
 
     def conservation(self) -> Conservation:
         """Where samples and tokens went, over all ranks, since the sampler was made (or its state before it was saved):
@@ -352,6 +368,7 @@ class BalancedBatchSampler:
             cap_tokens=self._cap_tokens,
             cost=self._cost,
             oversize=self._oversize,
+            groups_S=samples_S // self._order.group_size if self._keep_groups else None,
         )
         if self._pad:
             planned = replace(planned, plan=planned.plan.padded())
@@ -366,8 +383,10 @@ class BalancedBatchSampler:
             yield f"pad has no effect: {name} gives equal counts already"
         if not order.shuffle and order.seed:
             yield "seed has no effect without shuffle"
-        if name in _POLICIES_WITHOUT_COST and self._cost != DEFAULT_COST:
+        if not self._policy.uses_cost and self._cost != DEFAULT_COST:
             yield f"cost has no effect: {name} does not balance by it"
+        if self._keep_groups and order.group_size == 1:
+            yield "keep_groups has no effect: group_size is 1"
         if order.group_size > 1:
             if self._minibatch_samples % order.group_size:
                 yield (
@@ -382,7 +401,7 @@ class BalancedBatchSampler:
 
 
 class MicrobatchView:
-    """A sampler's microbatches one by one; where minibatches end, the sampler's plans tell.
+    """A sampler's microbatches one by one; where minibatches end, `BalancedBatchSampler.microbatch_counts` tells.
 
     Drawing the first microbatch of a minibatch draws the minibatch: give `BalancedBatchSampler.state_dict` the number
     of minibatches that are done.

@@ -13,6 +13,9 @@ Inside `minibatch()` ranks do not wait for each other. Parameters are published 
 and must not change; gradients are there after it, the same that FSDP2 would have left. Both are sequence-numbered: what
 was not published, or accumulated, for this minibatch is refused.
 
+Ranks need not know beforehand which microbatches are theirs: `for position in odc.pull(len(microbatches))` hands each
+of them to whichever rank is free first.
+
 What a gradient is stays FSDP2's affair: the mean over ranks of the sums over their microbatches, unless
 `set_gradient_divide_factor` says otherwise. A loss that is a mean over the whole minibatch, however it is split, is the
 sum over a microbatch, divided by the minibatch's count of samples or tokens and times the number of ranks.
@@ -20,6 +23,7 @@ sum over a microbatch, divided by the minibatch's count of samples or tokens and
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
 import torch
@@ -47,7 +51,7 @@ from odcrt.tracing.spans import NO_SPANS, SpanSink, now_s
 from odcrt.transports import Region, Transport
 from odcrt.transports.phases import Phase
 from odcrt.transports.shm import ShmTransport
-from odcsim.errors import InputError
+from odcsim.errors import InputError, RunError
 
 __all__ = ["OnDemand", "on_demand"]
 
@@ -128,6 +132,8 @@ class OnDemand(Handle):
         # Gradients that were there before a minibatch: settle adds to them, as FSDP2 would have.
         self._kept: dict[int, torch.Tensor] = {}
         self._collectives = CollectiveWatch(groups_of(units))
+        # Of the queue that was pulled from last: its minibatch, and how many microbatches it had.
+        self._queue_sequence = self._queue_count = 0
         self._reduce_scatters: list[OnDemandReduceScatter] = []
         if exchange is None:
             return
@@ -153,6 +159,70 @@ class OnDemand(Handle):
             "accumulators": sum(view(shard.gradient_region).nbytes for shard in self._shards),
             "buffers": exchange.pool.held_bytes,
         }
+
+    def pull(self, count: int) -> Iterator[int]:
+        """Positions of a queue that all ranks share, each to one rank alone: what this rank is to run, one by one.
+
+            for position in odc.pull(len(microbatches)):
+                loss(model(microbatches[position])).backward()
+
+        A position is taken when the loop asks for it, so a rank that is slow, or has had a long one, takes fewer. Put
+        the longest first: what is left when the queue runs out is waited for at the end.
+
+        Args:
+            count: of the queue, the same on all ranks. Inside `minibatch()`, and once in it.
+
+        Returns:
+            Positions from 0, ascending, until the queue is used up. Those of all ranks together are all positions.
+
+        Raises:
+            InputError: `count` is no number of microbatches; or gradients are to be reproducible, which they cannot be
+                where the timing decides who runs what.
+            OutsideMinibatch: outside of `minibatch()`; also while iterating, once that has ended.
+            RunError: while iterating: another rank is lost or has failed, or has a queue of another length. And at the
+                end of the minibatch, if every rank has left its loop early: gradients would lack microbatches.
+        """
+        if type(count) is not int or count < 0:
+            raise InputError("the length of a queue; allowed: a whole number from 0", key="count", value=count)
+        exchange = self._exchange
+        if exchange is None:
+            return iter(range(count))
+        if exchange.reproducible:
+            raise InputError(
+                "does not go with pull(): the timing decides who runs what; allowed: False",
+                key="reproducible",
+                value=True,
+            )
+        if not exchange.is_open:
+            raise OutsideMinibatch("pull() outside of `with odc.minibatch():`; a queue is one minibatch's")
+        if self._queue_sequence == exchange.sequence:
+            raise RuntimeError("pull() twice in one minibatch(); put all of its microbatches into one queue")
+        self._queue_sequence, self._queue_count = exchange.sequence, count
+        return self._positions(exchange, exchange.sequence, count)
+
+    @staticmethod
+    def _positions(exchange: Exchange, sequence: int, count: int) -> Iterator[int]:
+        while True:
+            # Whoever iterates may have left the minibatch since.
+            if (exchange.is_open, exchange.sequence) != (True, sequence):
+                raise OutsideMinibatch(f"the queue of minibatch {sequence - 1} was pulled from after its end")
+            exchange.note(Phase.PULL)
+            position = exchange.transport.pull(sequence=sequence, count=count)
+            exchange.note(Phase.COMPUTE)
+            if position >= count:
+                return
+            yield position
+
+    def _require_used_up(self, exchange: Exchange) -> None:
+        """Refuse to end a minibatch whose queue nobody has pulled to its end; called once all ranks are done."""
+        if self._queue_sequence != exchange.sequence:
+            return
+        pulled = exchange.transport.pulled(sequence=exchange.sequence)
+        if pulled < self._queue_count:
+            raise RunError(
+                f"{pulled} of {self._queue_count} microbatches of the queue were pulled: every rank has left its loop "
+                "over pull() before the end, so gradients lack the others"
+            )
 
     @torch.no_grad()
     def _begin(self, exchange: Exchange) -> None:
@@ -183,6 +253,7 @@ class OnDemand(Handle):
             reduce_scatter.require_complete()
         self._collectives.end(exchange.minibatch)
         exchange.barrier(Phase.SETTLE)
+        self._require_used_up(exchange)
         start_s = now_s()
         used = exchange.transport.view("used")
         for shard in self._shards:

@@ -67,7 +67,7 @@ def settings_without_effect(scenario: Scenario) -> Iterator[str]:
         if case.overlap not in {None, "none"}:
             yield f"cases.{position}.overlap has no effect: on the CPU, transfers and compute take turns"
     if scenario.runtime.compute == "real":
-        for key in ("rank_speeds", "slowdowns"):
+        for key in ("rank_speeds", "slowdowns", "compute_noise"):
             if getattr(cluster, key):
                 yield f"cluster.{key} has no effect on real compute; runtime.compute: emulated follows it"
     if scenario.on_demand.gather_dtype != "param":

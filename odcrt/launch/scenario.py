@@ -37,6 +37,7 @@ from odcsim.results import RunResult
 from odcsim.scenario import Scenario
 from odcsim.trace_format import (
     ClockInfo,
+    PulledPositions,
     RunInfo,
     TraceSpan,
     case_folder,
@@ -151,6 +152,7 @@ def _job(resolved: ResolvedScenario, planned: Sequence[PlannedCase], options: Sc
                 sync=case.case.sync,
                 transport=_transport(resolved, case),
                 microbatches_NDM=plan.microbatches_NDM,
+                queues_N=plan.queues_N,
                 record_folder=None
                 if options.record is None
                 else case_folder(options.record.absolute(), position, case.label),
@@ -182,16 +184,18 @@ def _result(
     cases = []
     for position, case in enumerate(resolved.cases):
         measured_D = measured_CD[position]
+        run, pulled_N = _as_run(planned[position], measured_D)
         spans_D: Sequence[Sequence[TraceSpan]] = [measured.spans for measured in measured_D]
         folder = job.cases[position].record_folder
         if folder is not None:
-            write_run_info(folder, _run_info(resolved, planned[position], job.cases[position], measured_D, document))
+            info = _run_info(resolved, run, pulled_N, job.cases[position], measured_D, document)
+            write_run_info(folder, info)
             spans_D = read_run(folder).spans_of_ranks
         cases.append(
             case_result(
                 resolved,
                 case,
-                planned[position],
+                run,
                 times_C[position],
                 measured_D,
                 baseline=times_C[0],
@@ -211,9 +215,19 @@ def _result(
     )
 
 
+def _as_run(planned: PlannedCase, measured_D: Sequence[CaseMeasurement]) -> tuple[PlannedCase, list[PulledPositions]]:
+    """What each rank ran of a case, and, if ranks pulled it, from where in the queue of each minibatch."""
+    if not planned.queues_N:
+        return planned, []
+    minibatches = zip(*(measured.minibatches for measured in measured_D), strict=True)
+    pulled_N = [tuple(times.pulled for times in times_D) for times_D in minibatches]
+    return planned.as_pulled(pulled_N), pulled_N
+
+
 def _run_info(
     resolved: ResolvedScenario,
-    planned: PlannedCase,
+    run: PlannedCase,
+    pulled_N: Sequence[PulledPositions],
     case: CaseJob,
     measured_D: Sequence[CaseMeasurement],
     document: dict[str, object],
@@ -241,10 +255,11 @@ def _run_info(
         versions=describe_versions(),
         window=case.window,
         plans={
-            minibatch: planned_lengths(planned.plans[minibatch].plan, planned.plans[minibatch].lengths_S)
+            minibatch: planned_lengths(run.plans[minibatch].plan, run.plans[minibatch].lengths_S)
             for minibatch in case.window
         },
         counters=tuple(measured.counters for measured in measured_D),
         processors=processors if all(processors) else (),
         memory=memory if len(memory) == ranks else (),
+        pulled={minibatch: pulled_N[minibatch] for minibatch in case.window} if pulled_N else {},
     )

@@ -83,6 +83,27 @@ class Transport(ABC):
         """
 
     @abstractmethod
+    def pull(self, *, sequence: int, count: int) -> int:
+        """The next position of a queue of `count` that all ranks share, from 0; `count` once it is used up.
+
+        No two ranks get the same position.
+
+        Args:
+            sequence: number of the queue. A higher one begins anew; ranks have met since any pull from a lower one.
+            count: the same on all ranks.
+
+        Raises:
+            RankLost: the process of a rank has ended, found out while waiting.
+            PeerFailed: a rank has reported an error.
+            DeadlineExceeded: a rank keeps the queue to itself; the text names it and its last phase.
+            RunError: ranks have queues of different lengths.
+        """
+
+    @abstractmethod
+    def pulled(self, *, sequence: int) -> int:
+        """How many positions of a queue have been pulled; final once all ranks have met. 0 if nobody has begun it."""
+
+    @abstractmethod
     def note(
         self, phase: Phase, *, unit: int = -1, minibatch: int = -1, microbatch: int = -1, tokens: int = -1
     ) -> None:

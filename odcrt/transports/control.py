@@ -5,10 +5,14 @@ or a new one. A lock is taken and let go of around arrivals: the system call ord
 
 A rank that lives holds the lock on its byte of the table's file. The kernel takes it back whatever ends the process, so
 a rank is known to be lost as soon as somebody looks.
+
+One more row belongs to all ranks: the queue that they pull from, written by whoever holds its lock. It says which
+minibatch it is of, so that nobody takes a number that is left from an earlier one.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable
 
@@ -18,16 +22,20 @@ from odcrt.errors import DeadlineExceeded, PeerFailed, RankLost
 from odcrt.transports.locks import hold_for_life, is_held_by_other, locked
 from odcrt.transports.phases import LastSeen, Phase
 from odcrt.transports.segments import Segment
+from odcsim.errors import RunError
 
 __all__ = ["Control"]
 
 _PHASE, _UNIT, _MINIBATCH, _MICROBATCH, _TOKENS, _ARRIVALS, _FAILED, _TEXT_BYTES, _LOCK = range(9)
+_QUEUE_SEQUENCE, _QUEUE_COUNT, _QUEUE_NEXT, _QUEUE_OPENER = range(4)
 _WORDS = 16  # of a row: two cache lines, so that ranks do not write to each other's
 _TEXT = 1024  # bytes of a failure's text
 
 _EAGER_S = 0.0002
 _LONGEST_PAUSE_S = 0.001
 _LIFE_CHECK_S = 0.2
+# In `note_lock`, above the numbers of all accumulators.
+_QUEUE_LOCK = 1 << 62
 
 
 class Control:
@@ -38,10 +46,11 @@ class Control:
         self.rank = rank
         self.world_size = world_size
         self.deadline_s = deadline_s
-        words = segment.memory[: world_size * _WORDS * 8].view(torch.int64)
+        first = (world_size + 1) * _WORDS * 8
+        words = segment.memory[:first].view(torch.int64)
         # NumPy reads and writes single words several times faster than torch does.
-        self._rows = words.numpy().reshape(world_size, _WORDS)
-        first = world_size * _WORDS * 8
+        rows = words.numpy().reshape(world_size + 1, _WORDS)
+        self._rows, self._queue = rows[:world_size], rows[world_size]
         self._texts = segment.memory[first : first + world_size * _TEXT].view(world_size, _TEXT)
         self._row = self._rows[rank]
         self._arrivals = self._rows[:, _ARRIVALS]
@@ -52,7 +61,7 @@ class Control:
     @staticmethod
     def size_bytes(world_size: int) -> int:
         """Bytes of the table."""
-        return world_size * (_WORDS * 8 + _TEXT)
+        return (world_size + 1) * _WORDS * 8 + world_size * _TEXT
 
     def _life_byte(self, rank: int) -> int:
         return rank
@@ -75,14 +84,13 @@ class Control:
         """Write which lock this rank holds, by a number above 0; 0: none any more."""
         self._row[_LOCK] = lock
 
-    def late_for_lock(self, lock: int) -> DeadlineExceeded:
+    def late_for_lock(
+        self, lock: int, *, wanted: str = "to add to gradients that another rank keeps locked"
+    ) -> DeadlineExceeded:
         """The error of a rank that waited in vain for a lock: it names who holds it."""
         holders = [rank for rank in range(self.world_size) if rank != self.rank and self._rows[rank, _LOCK] == lock]
         told = "; ".join(f"rank {rank}: {self.last_seen(rank)}" for rank in holders) or "nobody who has told"
-        return DeadlineExceeded(
-            f"rank {self.rank} waited {self.deadline_s:g} s to add to gradients that another rank keeps locked. Held "
-            f"by {told}"
-        )
+        return DeadlineExceeded(f"rank {self.rank} waited {self.deadline_s:g} s {wanted}. Held by {told}")
 
     def fail(self, text: str) -> None:
         """Tell the others that this rank ends with an error."""
@@ -101,6 +109,51 @@ class Control:
                     size = int(self._rows[rank, _TEXT_BYTES])
                     text = bytes(self._texts[rank, :size].tolist()).decode("utf-8", errors="replace")
                     raise PeerFailed(f"rank {rank} failed ({self.last_seen(rank)}): {text}")
+
+    def pull(self, sequence: int, count: int) -> int:
+        """The next position of a queue of `count` that all ranks share, from 0; `count` once it is used up.
+
+        Args:
+            sequence: number of the minibatch, from 1; all ranks have met since any of an earlier one has pulled.
+            count: the same on all ranks.
+        """
+        # Its own byte, after the signs of life and the fences.
+        byte = 2 * self.world_size
+
+        def late(waited_s: float) -> None:
+            self.check_failures()
+            if waited_s > _LIFE_CHECK_S:
+                self.check_lives(range(self.world_size))
+            if waited_s > self.deadline_s:
+                raise self.late_for_lock(_QUEUE_LOCK, wanted="to pull from the queue, which another rank keeps locked")
+
+        with locked(self._segment.file, byte, deadline_s=math.inf, late=late):
+            self.note_lock(_QUEUE_LOCK)
+            try:
+                return self._take(sequence, count)
+            finally:
+                self.note_lock(0)
+
+    def pulled(self, sequence: int) -> int:
+        """How many positions of a queue have been pulled; 0 if nobody has begun it."""
+        return int(self._queue[_QUEUE_NEXT]) if self._queue[_QUEUE_SEQUENCE] == sequence else 0
+
+    def _take(self, sequence: int, count: int) -> int:
+        """See `pull`; with the queue's lock held."""
+        queue = self._queue
+        assert queue[_QUEUE_SEQUENCE] <= sequence, "ranks meet between minibatches, so none can be one ahead"
+        if queue[_QUEUE_SEQUENCE] < sequence:
+            queue[_QUEUE_NEXT], queue[_QUEUE_COUNT], queue[_QUEUE_OPENER] = 0, count, self.rank
+            # Last: a rank that dies before leaves the queue to be opened by the next.
+            queue[_QUEUE_SEQUENCE] = sequence
+        if queue[_QUEUE_COUNT] != count:
+            raise RunError(
+                f"rank {self.rank} pulls from a queue of {count}, and rank {queue[_QUEUE_OPENER]} from one of "
+                f"{queue[_QUEUE_COUNT]}: all ranks must have the same queue"
+            )
+        position = int(queue[_QUEUE_NEXT])
+        queue[_QUEUE_NEXT] = min(position + 1, count)
+        return position
 
     def barrier(self, name: str) -> float:
         """Wait until all ranks have arrived as often as this one; seconds waited."""

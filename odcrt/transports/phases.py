@@ -13,12 +13,13 @@ class Phase(IntEnum):
 
     STARTING = 0
     PUBLISH = 1
-    GATHER = 2
-    SCATTER_ACCUMULATE = 3
-    COMPUTE = 4
-    SETTLE = 5
-    BETWEEN_MINIBATCHES = 6
-    CLOSED = 7
+    PULL = 2
+    GATHER = 3
+    SCATTER_ACCUMULATE = 4
+    COMPUTE = 5
+    SETTLE = 6
+    BETWEEN_MINIBATCHES = 7
+    CLOSED = 8
 
     def __str__(self) -> str:
         return self.name.lower().replace("_", " ")

@@ -153,6 +153,14 @@ class ShmTransport(Transport):
         """See `Transport`."""
         return self.control.barrier(str(phase))
 
+    def pull(self, *, sequence: int, count: int) -> int:
+        """See `Transport`."""
+        return self.control.pull(sequence, count)
+
+    def pulled(self, *, sequence: int) -> int:
+        """See `Transport`."""
+        return self.control.pulled(sequence)
+
     def note(
         self, phase: Phase, *, unit: int = -1, minibatch: int = -1, microbatch: int = -1, tokens: int = -1
     ) -> None:

@@ -10,7 +10,7 @@ Times are seconds of the clock that all processes of a host share (`odcrt.tracin
 from __future__ import annotations
 
 import pickle
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,6 +26,7 @@ __all__ = [
     "Job",
     "MinibatchTimes",
     "PlannedMicrobatch",
+    "Queue",
     "Transport",
     "read_job",
     "read_measurement",
@@ -63,6 +64,24 @@ class PlannedMicrobatch:
         return sum(length * length for length in self.lengths)
 
 
+@dataclass(frozen=True, eq=False)
+class Queue:
+    """The microbatches of one minibatch that ranks pull.
+
+    Attributes:
+        microbatches: in the order in which they are pulled.
+        stretch_DM: for each rank, how many times longer the compute of its m-th microbatch is to take; M is the length
+            of the queue, all of which a rank may come to pull.
+    """
+
+    microbatches: tuple[PlannedMicrobatch, ...]
+    stretch_DM: FloatArray
+
+    def taken(self, position: int, *, rank: int, turn: int) -> PlannedMicrobatch:
+        """The microbatch at a position, as a rank runs it after `turn` others."""
+        return replace(self.microbatches[position], stretch=float(self.stretch_DM[rank, turn]))
+
+
 @dataclass(frozen=True)
 class CaseJob:
     """One case to run.
@@ -71,7 +90,8 @@ class CaseJob:
         label: for messages.
         sync: `fsdp` or `odc`.
         transport: what moves the data: `shm` for odc; `collective` or `gloo` for fsdp.
-        microbatches_NDM: for each minibatch and rank, its microbatches in order.
+        microbatches_NDM: for each minibatch and rank, its microbatches in order; none where they are pulled.
+        queues_N: of each minibatch, if the case's microbatches are pulled; otherwise empty.
         record_folder: for traces; None keeps those of the first minibatch in memory, for the report.
         window: minibatches to record.
     """
@@ -80,6 +100,7 @@ class CaseJob:
     sync: Sync
     transport: Transport
     microbatches_NDM: tuple[tuple[tuple[PlannedMicrobatch, ...], ...], ...]
+    queues_N: tuple[Queue, ...]
     record_folder: Path | None
     window: range
 
@@ -124,6 +145,7 @@ class MinibatchTimes:
         collectives_s: under gloo, of every collective in order, which tells waits from transfers once ranks are
             compared; empty otherwise.
         loss: this rank's part of the minibatch's.
+        pulled: positions in the minibatch's queue of the microbatches that it pulled, in the order of running.
     """
 
     start_s: float
@@ -137,6 +159,7 @@ class MinibatchTimes:
     optimizer_s: float
     collectives_s: tuple[float, ...]
     loss: float
+    pulled: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

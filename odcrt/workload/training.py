@@ -15,8 +15,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
+from itertools import chain
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -24,7 +25,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from odcrt.fsdp.fsdp2 import Unit
-from odcrt.fsdp.on_demand import on_demand
+from odcrt.fsdp.on_demand import OnDemand, on_demand
 from odcrt.fsdp.per_unit import per_unit
 from odcrt.fsdp.recording import watch_units
 from odcrt.tracing.recorder import Recorder
@@ -37,6 +38,7 @@ from odcrt.workload.job import (
     Job,
     MinibatchTimes,
     PlannedMicrobatch,
+    Queue,
     read_job,
     write_measurement,
     write_progress,
@@ -200,9 +202,17 @@ class _Loop:
     def _run(self, minibatch: int, *, recorded_as: int) -> MinibatchTimes:
         account, recorder, runner = self._account, self._recorder, self._runner
         planned_D = self._case.microbatches_NDM[minibatch]
-        predicted = sum(planned.tokens - len(planned.samples) for microbatches in planned_D for planned in microbatches)
+        queue = self._case.queues_N[minibatch] if self._case.queues_N else None
+        everything = chain(*planned_D, () if queue is None else queue.microbatches)
+        predicted = sum(planned.tokens - len(planned.samples) for planned in everything)
         planned_M = planned_D[self._rank]
         prepared_M = runner.prepare(planned_M, minibatch=minibatch, predicted=predicted)
+        pulled: list[int] = []
+        upcoming: Iterator[tuple[PlannedMicrobatch, Any]] = (
+            zip(planned_M, prepared_M, strict=True)
+            if queue is None
+            else self._pull(queue, minibatch=minibatch, predicted=predicted, pulled=pulled)
+        )
         account.clear()
         recorder.begin_minibatch(recorded_as)
         start_s = _agreed_moment()
@@ -210,7 +220,7 @@ class _Loop:
         computed_s, loss = {True: 0.0, False: 0.0}, 0.0
         with self._handle.minibatch():
             runner.begin()
-            for position, (planned, prepared) in enumerate(zip(planned_M, prepared_M, strict=True)):
+            for position, (planned, prepared) in enumerate(upcoming):
                 recorder.begin_microbatch(position, tokens=planned.tokens, squared_tokens=planned.squared_tokens)
                 began_s, away_s = now_s(), account.away_s()
                 with self._naming(minibatch, position, planned):
@@ -236,7 +246,22 @@ class _Loop:
             optimizer_s=end_s - step_s,
             collectives_s=tuple(account.collectives_s),
             loss=loss,
+            pulled=tuple(pulled),
         )
+
+    def _pull(
+        self, queue: Queue, *, minibatch: int, predicted: int, pulled: list[int]
+    ) -> Iterator[tuple[PlannedMicrobatch, Any]]:
+        """Microbatches of a queue as this rank comes to run them; their positions are added to `pulled`.
+
+        Data are made as they are pulled: nobody knows before who needs which.
+        """
+        assert isinstance(self._handle, OnDemand), "microbatches are pulled under odc alone"
+        for turn, position in enumerate(self._handle.pull(len(queue.microbatches))):
+            planned = queue.taken(position, rank=self._rank, turn=turn)
+            (prepared,) = self._runner.prepare([planned], minibatch=minibatch, predicted=predicted)
+            pulled.append(position)
+            yield planned, prepared
 
     @contextmanager
     def _naming(self, minibatch: int, position: int, planned: PlannedMicrobatch) -> Iterator[None]:

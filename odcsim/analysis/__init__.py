@@ -16,5 +16,11 @@ match            whether a run is one of a scenario's
 validate, validation_document
                  predicted against measured
 replay           a run's own compute under the other synchronization
+advise           which sync, policy and knobs suit a scenario, and why; of it:
+  advice_candidates, advice_runs    what is compared, and its simulations
+  advice_gain, advice_choice        how much faster, and which to advise
+  advice_limits, advice_ladder, advice_regret
+                                    why, step by step, and what if the model is wrong
+  advice, advice_document           what is found, and its JSON document
 simulated_run    run folders of what was simulated, to try all this on
 """

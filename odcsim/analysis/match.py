@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 from odcsim.errors import InputError
 from odcsim.resolve import ResolvedScenario
+from odcsim.scenario import Planning
 from odcsim.schedule import Overlap
 from odcsim.trace_format import RecordedRun
 
@@ -20,6 +21,8 @@ _SHARED = (
     ("cluster", "gpus_per_node"),
     ("cluster", "rank_speeds"),
     ("cluster", "slowdowns"),
+    ("cluster", "compute_noise"),
+    ("planning",),
     ("workload", "source"),
     ("workload", "lengths"),
     ("workload", "samples_per_rank"),
@@ -35,7 +38,11 @@ _SHARED = (
 _PATHS = frozenset({"trace", "histogram"})
 
 # Keys that runs of earlier versions do not have, and what these did.
-_DEFAULTS: dict[tuple[str, ...], object] = {("workload", "length_scale"): 1.0}
+_DEFAULTS: dict[tuple[str, ...], object] = {
+    ("workload", "length_scale"): 1.0,
+    ("cluster", "compute_noise"): 0.0,
+    ("planning",): Planning().model_dump(),
+}
 
 
 def transport_of(run: RecordedRun) -> str:

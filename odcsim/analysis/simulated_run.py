@@ -14,6 +14,7 @@ import numpy as np
 from odcsim import __version__
 from odcsim.arrays import FloatArray, IntArray
 from odcsim.engines import Engine, find_engine
+from odcsim.engines.pulling import ranks_of_pulled
 from odcsim.engines.timeline import SpanName
 from odcsim.minibatches import draw_lengths, draw_slowdowns, plan_of_case
 from odcsim.plan import MicrobatchLoads
@@ -24,11 +25,13 @@ from odcsim.schedule import ROOT_UNIT, Work
 from odcsim.trace_format import (
     ClockInfo,
     PlannedLengths,
+    PulledPositions,
     RankMemory,
     RunInfo,
     TraceSpan,
     case_folder,
     planned_lengths,
+    positions_pulled,
     simulated_spans_to_trace,
     write_run,
 )
@@ -72,9 +75,10 @@ def write_simulated_runs(
 
 @dataclass(frozen=True)
 class _Minibatch:
-    """What is kept of one: its plan, and the tokens of each rank's largest microbatch."""
+    """What is kept of one: what each rank ran, what of it was pulled, and the tokens of its largest microbatch."""
 
     plan: PlannedLengths
+    pulled: PulledPositions
     largest_tokens_D: FloatArray
 
 
@@ -103,7 +107,14 @@ class _SimulatedCase:
     def add(self, minibatch: int, lengths_S: IntArray, *, file: Path | None) -> None:
         """Plan and simulate the next minibatch."""
         planned = plan_of_case(self._resolved, self._case, lengths_S, minibatch=minibatch, file=file)
-        plan = planned.plan.padded() if self._case.case.pad else planned.plan
+        padded = planned.plan.padded() if self._case.case.pad else planned.plan
+        (rank_of_pulled,) = ranks_of_pulled(
+            [planned],
+            self._case.schedule,
+            self._resolved.coefficients_FV,
+            stretch_of=lambda microbatches: self._stretch_DM(minibatch, microbatches)[None],
+        )
+        plan = padded.assigned(rank_of_pulled)
         loads, lengths = plan.loads(planned.lengths_S), planned_lengths(plan, planned.lengths_S)
         outcome = self._engine(self._work(loads, minibatch), self._case.schedule, recorded_ranks=self._ranks)
         traced = simulated_spans_to_trace(
@@ -112,19 +123,30 @@ class _SimulatedCase:
         for rank, spans in enumerate(traced):
             self._spans_of_ranks[rank] += spans
         self._now_s += float(outcome.minibatch_s_N[0])
-        self._minibatches.append(_Minibatch(lengths, loads.tokens_DM.max(axis=1, initial=0.0)))
+        self._minibatches.append(
+            _Minibatch(
+                lengths,
+                positions_pulled(rank_of_pulled, ranks=self._ranks),
+                loads.tokens_DM.max(axis=1, initial=0.0),
+            )
+        )
 
     def _work(self, loads: MicrobatchLoads, minibatch: int) -> Work:
         counted_DM = np.arange(loads.tokens_DM.shape[1]) < loads.counts_D[:, None]
-        slowdowns_DM = draw_slowdowns(self._resolved, minibatch=minibatch, microbatches=counted_DM.shape[1])
-        stretch_DM = counted_DM * slowdowns_DM / self._resolved.speeds_D[:, None]
+        stretch_DM = counted_DM * self._stretch_DM(minibatch, counted_DM.shape[1])
+        factors_DMF = np.stack([loads.squared_tokens_DM, loads.tokens_DM, np.ones(counted_DM.shape)], axis=-1)
+        return Work(loads.counts_D[None], (factors_DMF * stretch_DM[..., None])[None], self._resolved.coefficients_FV)
+
+    def _stretch_DM(self, minibatch: int, microbatches: int) -> FloatArray:
+        """How many times longer each rank's m-th microbatch takes; more microbatches add to what fewer give."""
+        slowdowns_DM = draw_slowdowns(self._resolved, minibatch=minibatch, microbatches=microbatches)
+        stretch_DM = slowdowns_DM / self._resolved.speeds_D[:, None]
         if self._noise:
             entropy = np.random.SeedSequence([self._seed, _NOISE_KEY, minibatch])
             drawn_MD = np.random.Generator(np.random.PCG64(entropy)).standard_normal(stretch_DM.T.shape)
             # Times cannot be negative; the mean stays what it costs.
             stretch_DM = stretch_DM * np.exp(self._noise * drawn_MD.T - self._noise**2 / 2)
-        factors_DMF = np.stack([loads.squared_tokens_DM, loads.tokens_DM, np.ones(counted_DM.shape)], axis=-1)
-        return Work(loads.counts_D[None], (factors_DMF * stretch_DM[..., None])[None], self._resolved.coefficients_FV)
+        return stretch_DM
 
     def _bytes_of(self) -> Callable[[SpanName, int], int]:
         """Bytes that a transfer moves to or from a rank: all of the unit but the rank's own shard."""
@@ -163,6 +185,7 @@ class _SimulatedCase:
             versions={"odcsim": __version__},
             window=range(len(self._minibatches)),
             plans={minibatch: found.plan for minibatch, found in enumerate(self._minibatches)},
+            pulled={minibatch: found.pulled for minibatch, found in enumerate(self._minibatches) if any(found.pulled)},
             memory=tuple(self._memory(rank) for rank in range(self._ranks)),
         )
         write_run(folder, info, self._spans_of_ranks)

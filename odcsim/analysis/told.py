@@ -1,7 +1,7 @@
 """How much longer than a rank of speed 1 the ranks of a recorded run were told to compute, by the run's own scenario.
 
-Emulated compute follows `cluster.rank_speeds` and `cluster.slowdowns`, and so does the simulator's; real compute does
-not.
+Emulated compute follows `cluster.rank_speeds`, `cluster.slowdowns` and `cluster.compute_noise`, and so does the
+simulator's; real compute does not.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import numpy as np
 
 from odcsim.analysis.observations import RunObservations
 from odcsim.arrays import FloatArray
-from odcsim.minibatches import slowdowns_DM
+from odcsim.minibatches import compute_noise_DM, slowdowns_DM
 from odcsim.scenario.schema import Slowdowns
 from odcsim.trace_format import RecordedRun
 from odcsim.trace_format.section import Section
@@ -43,6 +43,14 @@ def told_stretch_NDM(seen: RunObservations) -> FloatArray:
         for position, minibatch in enumerate(run.info.window):
             stretch_NDM[position] *= slowdowns_DM(
                 slowdowns, seed=seed, minibatch=minibatch, ranks=seen.ranks, count=seen.tokens_NDM.shape[2]
+            )
+    if cluster.content.get("compute_noise"):
+        sigma = cluster.number("compute_noise")
+        cluster.check(0 <= sigma <= 10, "compute_noise", "must be from 0 to 10")
+        seed = scenario.section("workload").whole("seed", least=0)
+        for position, minibatch in enumerate(run.info.window):
+            stretch_NDM[position] *= compute_noise_DM(
+                sigma, seed=seed, minibatch=minibatch, ranks=seen.ranks, count=seen.tokens_NDM.shape[2]
             )
     return stretch_NDM
 

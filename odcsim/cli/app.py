@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from odcsim.cli.advise import advise
 from odcsim.cli.calibrate import calibrate
 from odcsim.cli.catalog import catalog
 from odcsim.cli.ingest import ingest
@@ -24,6 +25,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(run)
+app.command()(advise)
 app.command()(calibrate)
 app.command()(validate)
 app.command()(schema)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,7 +11,6 @@ import typer
 
 if TYPE_CHECKING:
     from odcsim.results import RunResult
-    from odcsim.simulation import Progress
 
 __all__ = ["run"]
 
@@ -45,6 +42,7 @@ def run(
 
     Example: odcsim run scenarios/quickstart.yaml --set workload.samples_per_rank=8
     """
+    from odcsim.cli.progress import simulation_progress
     from odcsim.files import require_output_folder, write_together
     from odcsim.report import render_page
     from odcsim.scenario import load_scenario
@@ -52,7 +50,7 @@ def run(
 
     loaded = load_scenario(scenario, overrides=overrides or [])
     require_output_folder(out, key="--out")
-    with _progress() as progress:
+    with simulation_progress() as progress:
         result = simulate(loaded, base_folder=scenario.parent, file=scenario, engine=engine.value, progress=progress)
     document = _as_json(result)
     page = render_page(result, command=_command(scenario, engine, overrides or []))
@@ -82,20 +80,3 @@ def _as_json(result: RunResult) -> str:
     import json
 
     return json.dumps(result.to_document(), indent=1, allow_nan=False) + "\n"
-
-
-@contextmanager
-def _progress() -> Iterator[Progress | None]:
-    """A progress bar on the terminal; none in a pipe."""
-    import sys
-
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("simulating"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("simulating", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)

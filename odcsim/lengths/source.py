@@ -25,7 +25,7 @@ from odcsim.lengths.histogram import read_histogram
 from odcsim.lengths.limits import LONGEST_TOKENS, MOST_SAMPLES_PER_DRAW
 from odcsim.lengths.spec import LengthSpec, MixtureComponent
 from odcsim.lengths.statistics import describe_lengths
-from odcsim.lengths.streams import Independent, Mixed, Recipe, Shuffled, Stream
+from odcsim.lengths.streams import Independent, Mixed, Recipe, Shuffled, Stream, Units
 from odcsim.lengths.trace import read_trace
 from odcsim.units import format_count
 
@@ -107,13 +107,36 @@ class LengthSource:
             )
         return lengths_S.reshape(minibatches, samples)
 
+    def draw_groups(self, count_minibatches: int, samples_per_minibatch: int, seed: int) -> IntArray:
+        """The group of each sample that `draw` gives for the same arguments [N, S]: groups are numbered as they come.
+
+        Args:
+            count_minibatches: N, at least 1.
+            samples_per_minibatch: S over all ranks, at least 1.
+            seed: as given to `draw`.
+        """
+        seeds = np.random.SeedSequence(seed, spawn_key=_SPAWN_KEY)
+        groups_S = np.empty(count_minibatches * samples_per_minibatch, dtype=np.int64)
+        filled = groups = 0
+        stream = self.recipe.open(seeds)
+        while filled < groups_S.size:
+            sizes_U = self._take(stream, groups_S.size - filled).sizes_U
+            numbers_S = np.repeat(np.arange(groups, groups + sizes_U.size), sizes_U)[: groups_S.size - filled]
+            groups_S[filled : filled + numbers_S.size] = numbers_S
+            filled += numbers_S.size
+            groups += sizes_U.size
+        return groups_S.reshape(count_minibatches, samples_per_minibatch)
+
+    def _take(self, stream: Stream, missing: int) -> Units:
+        """Units of about as many samples as are missing, or of a block."""
+        return stream.take(max(1, round(min(missing, _BLOCK_SAMPLES) / self.recipe.samples_per_unit)))
+
     def _read(self, stream: Stream, count: int, *, window: int) -> tuple[IntArray, int]:
         """The first `count` lengths, and how many groups lie across the end of a window."""
         lengths_S = np.empty(count, dtype=np.int64)
         filled = cut_groups = 0
         while filled < count:
-            wanted = min(count - filled, _BLOCK_SAMPLES)
-            units = stream.take(max(1, round(wanted / self.recipe.samples_per_unit)))
+            units = self._take(stream, count - filled)
             end = min(filled + units.lengths_S.size, count)
             lengths_S[filled:end] = units.lengths_S[: end - filled]
             if self.group_size > 1:

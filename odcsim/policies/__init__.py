@@ -4,16 +4,22 @@
     lb-micro     lb_micro.py
     lb-mini      lb_mini.py
     verl-native  verl_native.py
+    lockstep     lockstep.py
+    independent  independent.py
+    dynamic      dynamic.py
 
 `plan_minibatch` is the entrance for callers: it deals with samples over the cap, then asks the policy.
 """
 
 from __future__ import annotations
 
-from odcsim.policies.base import PlanFunction, Policy
+from odcsim.policies.base import PlanFunction, PlanTask, Policy
+from odcsim.policies.dynamic import DYNAMIC
+from odcsim.policies.independent import INDEPENDENT
 from odcsim.policies.lb_micro import LB_MICRO
 from odcsim.policies.lb_mini import LB_MINI
 from odcsim.policies.local_sort import LOCAL_SORT
+from odcsim.policies.lockstep import LOCKSTEP
 from odcsim.policies.oversize import MinibatchPlan, Oversize, OversizeResult, apply_oversize, plan_minibatch
 from odcsim.policies.verl_native import VERL_NATIVE
 from odcsim.suggest import unknown_name
@@ -23,6 +29,7 @@ __all__ = [
     "Oversize",
     "OversizeResult",
     "PlanFunction",
+    "PlanTask",
     "Policy",
     "apply_oversize",
     "find_policy",
@@ -30,7 +37,9 @@ __all__ = [
     "policy_names",
 ]
 
-_POLICIES = {policy.name: policy for policy in (LOCAL_SORT, LB_MICRO, LB_MINI, VERL_NATIVE)}
+_POLICIES = {
+    policy.name: policy for policy in (LOCAL_SORT, LB_MICRO, LB_MINI, VERL_NATIVE, LOCKSTEP, INDEPENDENT, DYNAMIC)
+}
 
 
 def policy_names() -> tuple[str, ...]:

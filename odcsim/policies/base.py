@@ -4,22 +4,48 @@ Invariants of every plan that `Policy.plan` returns (asserted here, whoever wrot
     every sample is in exactly one microbatch;
     no microbatch holds more tokens than the cap, unless it is a single sample that may (`allow_oversize`);
     a policy of equal counts gives every rank as many microbatches, the lighter ranks' last ones being padding;
+    samples of one group, where groups are to be kept, are on one rank;
+    a pulled policy's microbatches are all in `Plan.pulled`, any other's all on ranks;
     same input, same plan.
+
+Legend: S samples of a minibatch, D ranks.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
-from odcsim.arrays import IntArray
+from odcsim.arrays import FloatArray, IntArray
 from odcsim.costs.token_cost import TokenCost
 from odcsim.errors import PolicyError
 from odcsim.plan import Plan
 
-__all__ = ["PlanFunction", "Policy"]
+__all__ = ["PlanFunction", "PlanTask", "Policy"]
+
+
+@dataclass(frozen=True, eq=False)
+class PlanTask:
+    """One minibatch to plan: what a policy is handed, checked.
+
+    Attributes:
+        lengths_S: samples' lengths in tokens, at least 1.
+        ranks: number of ranks D, at least 1.
+        cap_tokens: most tokens of a microbatch, at least 1.
+        cost: time of a microbatch at speed 1; no sample costs less than nothing.
+        speeds_D: speed of each rank, relative to `cost`; ones where the plan is not to know them.
+        groups_S: number of the group of each sample, whose samples are to be on one rank; None: no groups.
+    """
+
+    lengths_S: IntArray
+    ranks: int
+    cap_tokens: int
+    cost: TokenCost
+    speeds_D: FloatArray
+    groups_S: IntArray | None
 
 
 class PlanFunction(Protocol):
@@ -29,15 +55,8 @@ class PlanFunction(Protocol):
     added for it. A sample over the cap, where there is one, must get a microbatch of its own.
     """
 
-    def __call__(self, lengths_S: IntArray, *, ranks: int, cap_tokens: int, cost: TokenCost) -> Plan:
-        """The plan for one minibatch.
-
-        Args:
-            lengths_S: samples' lengths in tokens, at least 1.
-            ranks: number of ranks, at least 1.
-            cap_tokens: most tokens of a microbatch, at least 1.
-            cost: time of a microbatch; no sample costs less than nothing.
-        """
+    def __call__(self, task: PlanTask) -> Plan:
+        """The plan for one minibatch."""
         ...
 
 
@@ -50,15 +69,31 @@ class Policy:
         make_plan: computes the plan.
         equal_counts: whether every rank is to run as many microbatches as the others, which `fsdp` needs.
         summary: one line for people.
+        uses_cost: whether it balances by the cost that it is given.
+        uses_speeds: whether it looks at the ranks' speeds; otherwise it plans as if all were alike.
+        keeps_groups: whether it can keep the samples of a group on one rank.
+        is_pulled: whether its microbatches are formed ahead and pulled by whichever rank is free, which `fsdp` cannot.
     """
 
     name: str
     make_plan: PlanFunction
     equal_counts: bool
     summary: str
+    uses_cost: bool = True
+    uses_speeds: bool = False
+    keeps_groups: bool = False
+    is_pulled: bool = False
 
     def plan(
-        self, lengths_S: IntArray, *, ranks: int, cap_tokens: int, cost: TokenCost, allow_oversize: bool = False
+        self,
+        lengths_S: IntArray,
+        *,
+        ranks: int,
+        cap_tokens: int,
+        cost: TokenCost,
+        allow_oversize: bool = False,
+        speeds_D: Sequence[float] | FloatArray | None = None,
+        groups_S: Sequence[int] | IntArray | None = None,
     ) -> Plan:
         """The plan for one minibatch, of any number of samples.
 
@@ -68,20 +103,71 @@ class Policy:
             cap_tokens: most tokens of a microbatch, at least 1.
             cost: time of a microbatch, which plans are balanced by.
             allow_oversize: whether a sample over the cap runs in a microbatch of its own rather than being refused.
+            speeds_D: speed of each rank, relative to `cost`, above 0; None: all alike. Only policies that use speeds
+                look at it.
+            groups_S: a number for each sample; those of one number stay on one rank. None: no groups.
 
         Raises:
-            PolicyError: an argument is out of range, or a sample is over the cap; the same on every rank.
+            PolicyError: an argument is out of range, a sample is over the cap, or the policy cannot keep groups; the
+                same on every rank.
         """
         lengths_S = np.asarray(lengths_S)
         _check_arguments(lengths_S, ranks=ranks, cap_tokens=cap_tokens, cost=cost, allow_oversize=allow_oversize)
-        plan = self.make_plan(lengths_S, ranks=ranks, cap_tokens=cap_tokens, cost=cost)
+        task = PlanTask(
+            lengths_S=lengths_S,
+            ranks=ranks,
+            cap_tokens=cap_tokens,
+            cost=cost,
+            speeds_D=_checked_speeds_D(speeds_D, ranks=ranks) if self.uses_speeds else np.ones(ranks),
+            groups_S=None if groups_S is None else self._checked_groups_S(groups_S, samples=lengths_S.size),
+        )
+        plan = self.make_plan(task)
         if self.equal_counts:
             plan = plan.padded()
-            assert plan.has_equal_counts, f"{self.name}: microbatch counts {plan.counts} differ"
+        self._check_plan(plan, task)
+        return plan
+
+    def _checked_groups_S(self, groups_S: Sequence[int] | IntArray, *, samples: int) -> IntArray:
+        if not self.keeps_groups:
+            raise PolicyError(
+                "cannot keep the samples of a group on one rank; allowed: a policy that can, or no groups",
+                key="policy",
+                value=self.name,
+            )
+        checked_S = np.asarray(groups_S, dtype=np.int64)
+        assert checked_S.shape == (samples,), f"groups of shape {checked_S.shape} for {samples} samples"
+        return checked_S
+
+    def _check_plan(self, plan: Plan, task: PlanTask) -> None:
         assert not plan.dropped, f"{self.name}: dropped samples {plan.dropped}, which is not for a policy to decide"
         # An oversized sample counts as one of cap tokens, so that any company breaks the cap.
-        plan.check(np.minimum(lengths_S, cap_tokens).tolist(), ranks=ranks, cap_tokens=cap_tokens)
-        return plan
+        capped = np.minimum(task.lengths_S, task.cap_tokens).tolist()
+        plan.check(capped, ranks=task.ranks, cap_tokens=task.cap_tokens)
+        if self.equal_counts:
+            assert plan.has_equal_counts, f"{self.name}: microbatch counts {plan.counts} differ"
+        if self.is_pulled:
+            assert not any(plan.ranks), f"{self.name}: microbatches on ranks, in a plan whose microbatches are pulled"
+        else:
+            assert not plan.pulled, f"{self.name}: microbatches to be pulled, in a plan that names ranks"
+        if task.groups_S is not None:
+            rank_of_group: dict[int, int] = {}
+            for rank, microbatches in enumerate(plan.ranks):
+                for sample in (sample for microbatch in microbatches for sample in microbatch):
+                    group = int(task.groups_S[sample])
+                    kept = rank_of_group.setdefault(group, rank) == rank
+                    assert kept, f"{self.name}: group {group} is on ranks {rank_of_group[group]} and {rank}"
+
+
+def _checked_speeds_D(speeds_D: Sequence[float] | FloatArray | None, *, ranks: int) -> FloatArray:
+    if speeds_D is None:
+        return np.ones(ranks)
+    checked_D = np.asarray(speeds_D, dtype=np.float64)
+    assert checked_D.shape == (ranks,), f"speeds of shape {checked_D.shape} for {ranks} ranks"
+    wrong_D = ~np.isfinite(checked_D) | (checked_D <= 0)
+    if wrong_D.any():
+        rank = int(wrong_D.argmax())
+        raise PolicyError("must be finite and above 0", key=f"speed of rank {rank}", value=float(checked_D[rank]))
+    return checked_D
 
 
 def _check_arguments(
@@ -91,6 +177,10 @@ def _check_arguments(
         raise PolicyError("a plan needs at least 1 rank", key="ranks", value=ranks)
     if cap_tokens < 1:
         raise PolicyError("the cap on a microbatch must be at least 1 token", key="max_tokens", value=cap_tokens)
+    if not 0 <= cost.constant < np.inf:
+        raise PolicyError(
+            "constant of a microbatch; it must be finite and not negative", key="compute", value=cost.constant
+        )
     assert lengths_S.ndim == 1, f"lengths of shape {lengths_S.shape}; one dimension is expected"
     if lengths_S.size == 0:
         return

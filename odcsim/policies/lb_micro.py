@@ -7,21 +7,19 @@ is LB-Micro.
 
 from __future__ import annotations
 
-from odcsim.arrays import IntArray
-from odcsim.costs.token_cost import TokenCost
 from odcsim.partition.differencing import split_by_differencing
 from odcsim.partition.packing import pack_ranks_alike
 from odcsim.partition.refine import lower_heaviest_by_swaps
 from odcsim.plan import Plan
-from odcsim.policies.base import Policy
+from odcsim.policies.base import PlanTask, Policy
 
 __all__ = ["LB_MICRO"]
 
 
-def _make_plan(lengths_S: IntArray, *, ranks: int, cap_tokens: int, cost: TokenCost) -> Plan:
-    costs = cost.sample_costs_S(lengths_S).tolist()
-    parts = lower_heaviest_by_swaps(split_by_differencing(costs, parts=ranks, equal_counts=True), costs)
-    return Plan(pack_ranks_alike(parts, costs_S=costs, tokens_S=lengths_S.tolist(), cap_tokens=cap_tokens))
+def _make_plan(task: PlanTask) -> Plan:
+    costs, tokens = task.cost.sample_costs_S(task.lengths_S).tolist(), task.lengths_S.tolist()
+    parts = lower_heaviest_by_swaps(split_by_differencing(costs, parts=task.ranks, equal_counts=True), costs)
+    return Plan(pack_ranks_alike(parts, costs_S=costs, tokens_S=tokens, cap_tokens=task.cap_tokens))
 
 
 LB_MICRO = Policy(

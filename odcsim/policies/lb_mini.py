@@ -6,21 +6,19 @@ runs such plans as they are, collectives would need padding. From the ODC paper 
 
 from __future__ import annotations
 
-from odcsim.arrays import IntArray
-from odcsim.costs.token_cost import TokenCost
 from odcsim.partition.differencing import split_by_differencing
 from odcsim.partition.packing import pack_rank
 from odcsim.partition.refine import lower_heaviest_by_swaps
 from odcsim.plan import Plan
-from odcsim.policies.base import Policy
+from odcsim.policies.base import PlanTask, Policy
 
 __all__ = ["LB_MINI"]
 
 
-def _make_plan(lengths_S: IntArray, *, ranks: int, cap_tokens: int, cost: TokenCost) -> Plan:
-    costs, tokens = cost.sample_costs_S(lengths_S).tolist(), lengths_S.tolist()
-    parts = lower_heaviest_by_swaps(split_by_differencing(costs, parts=ranks, equal_counts=False), costs)
-    return Plan(tuple(pack_rank(part, costs_S=costs, tokens_S=tokens, cap_tokens=cap_tokens) for part in parts))
+def _make_plan(task: PlanTask) -> Plan:
+    costs, tokens = task.cost.sample_costs_S(task.lengths_S).tolist(), task.lengths_S.tolist()
+    parts = lower_heaviest_by_swaps(split_by_differencing(costs, parts=task.ranks, equal_counts=False), costs)
+    return Plan(tuple(pack_rank(part, costs_S=costs, tokens_S=tokens, cap_tokens=task.cap_tokens) for part in parts))
 
 
 LB_MINI = Policy(

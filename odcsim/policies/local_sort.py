@@ -6,17 +6,15 @@ at the same time. From the ODC paper (arXiv 2601.19362), where it is LocalSort.
 
 from __future__ import annotations
 
-from odcsim.arrays import IntArray
-from odcsim.costs.token_cost import TokenCost
 from odcsim.plan import Plan
-from odcsim.policies.base import Policy
+from odcsim.policies.base import PlanTask, Policy
 
 __all__ = ["LOCAL_SORT"]
 
 
-def _make_plan(lengths_S: IntArray, *, ranks: int, cap_tokens: int, cost: TokenCost) -> Plan:
-    del cap_tokens, cost  # A sample alone keeps any cap that it can keep, and order is by length.
-    lengths = lengths_S.tolist()
+def _make_plan(task: PlanTask) -> Plan:
+    # A sample alone keeps any cap that it can keep.
+    lengths, ranks = task.lengths_S.tolist(), task.ranks
     samples_D = [sorted(range(rank, len(lengths), ranks), key=lengths.__getitem__) for rank in range(ranks)]
     return Plan(ranks=tuple(tuple((sample,) for sample in samples) for samples in samples_D))
 
@@ -26,4 +24,5 @@ LOCAL_SORT = Policy(
     make_plan=_make_plan,
     equal_counts=True,
     summary="samples dealt out in turn, each in a microbatch of its own, shortest first",
+    uses_cost=False,
 )

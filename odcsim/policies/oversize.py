@@ -11,15 +11,16 @@ minibatch is in the plan exactly once, or among its dropped.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
 
-from odcsim.arrays import IntArray
+from odcsim.arrays import FloatArray, IntArray
 from odcsim.costs.token_cost import TokenCost
 from odcsim.errors import PolicyError
-from odcsim.plan import Plan
+from odcsim.plan import Microbatch, Plan
 from odcsim.policies.base import Policy
 from odcsim.suggest import unknown_name
 
@@ -110,6 +111,8 @@ def plan_minibatch(
     cap_tokens: int,
     cost: TokenCost,
     oversize: Oversize = "error",
+    speeds_D: Sequence[float] | FloatArray | None = None,
+    groups_S: Sequence[int] | IntArray | None = None,
 ) -> MinibatchPlan:
     """The plan of a minibatch, samples over the cap included.
 
@@ -120,6 +123,8 @@ def plan_minibatch(
         cap_tokens: most tokens of a microbatch, at least 1.
         cost: time of a microbatch, which plans are balanced by.
         oversize: what happens to a sample over the cap.
+        speeds_D: speed of each rank, relative to `cost`; None: all alike. Only policies that use speeds look at it.
+        groups_S: a number for each sample; those of one number stay on one rank. None: no groups.
 
     Raises:
         PolicyError: see `apply_oversize` and `Policy.plan`; the same on every rank.
@@ -132,14 +137,14 @@ def plan_minibatch(
         cap_tokens=cap_tokens,
         cost=cost,
         allow_oversize=oversize == "own-microbatch",
+        speeds_D=speeds_D,
+        groups_S=None if groups_S is None else np.asarray(groups_S)[kept],
     )
     if result.dropped:
         plan = Plan(
-            ranks=tuple(
-                tuple(tuple(int(kept[sample]) for sample in microbatch) for microbatch in microbatches)
-                for microbatches in plan.ranks
-            ),
+            ranks=tuple(_renumbered(microbatches, kept) for microbatches in plan.ranks),
             dropped=result.dropped,
+            pulled=_renumbered(plan.pulled, kept),
         )
         plan.check(result.lengths_S, ranks=ranks)
     return MinibatchPlan(
@@ -148,3 +153,8 @@ def plan_minibatch(
         dropped_tokens=result.dropped_tokens,
         truncated_tokens=result.truncated_tokens,
     )
+
+
+def _renumbered(microbatches: Sequence[Microbatch], numbers: IntArray) -> tuple[Microbatch, ...]:
+    """Microbatches of places among the samples kept, as microbatches of samples."""
+    return tuple(tuple(int(numbers[place]) for place in microbatch) for microbatch in microbatches)

@@ -7,23 +7,22 @@ by the same cost. Unlike there, the cap holds always: the count grows until it d
 
 from __future__ import annotations
 
-from odcsim.arrays import IntArray
 from odcsim.costs.token_cost import TokenCost
 from odcsim.partition.differencing import split_by_differencing
 from odcsim.partition.packing import pack_ranks_alike
 from odcsim.plan import Plan
-from odcsim.policies.base import Policy
+from odcsim.policies.base import PlanTask, Policy
 
 __all__ = ["VERL_NATIVE"]
 
 _LINEAR = 24576.0
 
 
-def _make_plan(lengths_S: IntArray, *, ranks: int, cap_tokens: int, cost: TokenCost) -> Plan:
-    del cost  # The point of this policy: it balances by a cost that is not the model's.
-    costs = TokenCost(quadratic=1.0, linear=_LINEAR).sample_costs_S(lengths_S).tolist()
-    parts = split_by_differencing(costs, parts=ranks, equal_counts=True)
-    return Plan(pack_ranks_alike(parts, costs_S=costs, tokens_S=lengths_S.tolist(), cap_tokens=cap_tokens))
+def _make_plan(task: PlanTask) -> Plan:
+    # The point of this policy: it balances by a cost that is not the model's.
+    costs = TokenCost(quadratic=1.0, linear=_LINEAR).sample_costs_S(task.lengths_S).tolist()
+    parts = split_by_differencing(costs, parts=task.ranks, equal_counts=True)
+    return Plan(pack_ranks_alike(parts, costs_S=costs, tokens_S=task.lengths_S.tolist(), cap_tokens=task.cap_tokens))
 
 
 VERL_NATIVE = Policy(
@@ -31,4 +30,5 @@ VERL_NATIVE = Policy(
     make_plan=_make_plan,
     equal_counts=True,
     summary="a fixed cost balanced over ranks of equal sample counts, then over an agreed number of microbatches",
+    uses_cost=False,
 )

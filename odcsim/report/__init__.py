@@ -24,6 +24,7 @@ Of a run:
 
 Of fitted costs: `calibration_wording`, `cost_terms`, and `calibration_figures`, `_page`, `_table`.
 Of a validation: `validation_wording`, and `validation_scatter`, `_bars`, `_pairs`, `_page`, `_table`.
+Of an advice: `advice_wording`, `advice_cells`, and `advice_figures`, `_page`, `_table`.
 """
 
 from __future__ import annotations

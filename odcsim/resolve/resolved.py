@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
-from odcsim.arrays import FloatArray
+from odcsim.arrays import FloatArray, IntArray
 from odcsim.catalog import Gpu
 from odcsim.costs.calibrated import CalibratedCosts
 from odcsim.costs.memory import RESERVE_SHARE, MemoryModel
@@ -41,6 +42,7 @@ class ResolvedScenario:
         source: draws lengths.
         coefficients_FV: seconds of a visit per squared token, token and microbatch.
         cost: seconds of a whole microbatch's compute.
+        planning_cost: what policies balance by: `cost`, or tokens.
         speeds_D: compute speed of every rank.
         memory: peak memory of a rank.
         published_bytes: of one published parameter under `odc`; 0 where the master parameters themselves are read.
@@ -55,6 +57,7 @@ class ResolvedScenario:
     source: LengthSource
     coefficients_FV: FloatArray
     cost: TokenCost
+    planning_cost: TokenCost
     speeds_D: FloatArray
     memory: MemoryModel
     published_bytes: int
@@ -65,6 +68,18 @@ class ResolvedScenario:
     def gather_bytes(self, *, on_demand: bool) -> int:
         """Bytes of a parameter as it is gathered."""
         return bytes_gathered(self.scenario, on_demand=on_demand)
+
+    @cached_property
+    def kept_groups_NS(self) -> IntArray | None:
+        """The group of each sample of each minibatch, where plans are to keep groups on one rank; else None.
+
+        A group that the end of a minibatch cuts counts as one in each of the two.
+        """
+        if not self.scenario.planning.keep_groups or self.source.group_size == 1:
+            return None
+        workload = self.scenario.workload
+        samples = workload.samples_of(self.scenario.cluster.ranks)
+        return self.source.draw_groups(workload.minibatches, samples, workload.seed)
 
     @property
     def capacity_bytes(self) -> float:

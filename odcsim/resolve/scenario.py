@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +15,9 @@ from odcsim.costs.memory import MemoryModel
 from odcsim.costs.state import DTYPE_BYTES
 from odcsim.costs.token_cost import TokenCost
 from odcsim.errors import InputError
-from odcsim.lengths import load_source
+from odcsim.lengths import LengthSource, load_source
 from odcsim.model_shape import ModelShape, load_model
-from odcsim.policies import find_policy
+from odcsim.policies import Policy, find_policy, policy_names
 from odcsim.resolve.case_schedules import CaseSchedules
 from odcsim.resolve.plausible import require_plausible
 from odcsim.resolve.resolved import ResolvedCase, ResolvedScenario
@@ -25,6 +26,9 @@ from odcsim.scenario import Case, Scenario
 from odcsim.schedule import Visit, decoder_visits
 
 __all__ = ["resolve"]
+
+# What plans are balanced by where `planning.cost` is `tokens`.
+_TOKENS_ALONE = TokenCost(quadratic=0.0, linear=1.0)
 
 
 def resolve(scenario: Scenario, *, base_folder: Path, file: Path | None = None) -> ResolvedScenario:
@@ -54,25 +58,21 @@ def resolve(scenario: Scenario, *, base_folder: Path, file: Path | None = None) 
     for position, case in enumerate(scenario.cases):
         key = f"cases.{position}"
         policy = find_policy(case.policy, file=file, key=f"{key}.policy")
-        if case.sync == "fsdp" and not policy.equal_counts and not case.pad:
-            raise InputError(
-                f"{policy.name} gives ranks unequal numbers of microbatches, which deadlocks under fsdp; "
-                "allowed: sync: odc, or pad: true (padding microbatches), or a policy with equal counts",
-                file=file,
-                key=f"{key}.policy",
-                value=case.policy,
-            )
+        _require_policy_works(case, policy, file=file, key=f"{key}.policy")
         schedule = schedules.schedule(case, overlap=case.overlap or scenario.overlap, visits=visits)
         cases.append(ResolvedCase(case, "", policy, schedule))
+    _require_groups_can_be_kept(scenario, source, cases, file=file)
     labels = _labels([case.case for case in cases], scenario)
     training = scenario.training
+    cost = microbatch_cost(coefficients_FV)
     resolved = ResolvedScenario(
         scenario=scenario,
         model=model,
         gpu=gpu,
         source=source,
         coefficients_FV=coefficients_FV,
-        cost=microbatch_cost(coefficients_FV),
+        cost=cost,
+        planning_cost=cost if scenario.planning.cost == "model" else _TOKENS_ALONE,
         speeds_D=speeds_D,
         memory=MemoryModel(
             shape=model,
@@ -89,10 +89,50 @@ def resolve(scenario: Scenario, *, base_folder: Path, file: Path | None = None) 
             ResolvedCase(case.case, label, case.policy, case.schedule)
             for case, label in zip(cases, labels, strict=True)
         ),
-        warnings=(*settings_without_effect(scenario, cases, costs=costs), *_remarks(scenario, schedules)),
+        warnings=(*settings_without_effect(scenario, source, cases, costs=costs), *_remarks(scenario, schedules)),
     )
     require_plausible(resolved, file=file)
     return resolved
+
+
+def _require_policy_works(case: Case, policy: Policy, *, file: Path | None, key: str) -> None:
+    """Refuse a policy whose plans the case's sync cannot run."""
+    if case.sync != "fsdp":
+        return
+    if policy.is_pulled:
+        raise InputError(
+            f"{policy.name} decides as it runs which rank runs a microbatch, and under fsdp all ranks run each "
+            "of theirs together; allowed: sync: odc, or a policy with equal counts",
+            file=file,
+            key=key,
+            value=case.policy,
+        )
+    if not policy.equal_counts and not case.pad:
+        raise InputError(
+            f"{policy.name} gives ranks unequal numbers of microbatches, which deadlocks under fsdp; "
+            "allowed: sync: odc, or pad: true (padding microbatches), or a policy with equal counts",
+            file=file,
+            key=key,
+            value=case.policy,
+        )
+
+
+def _require_groups_can_be_kept(
+    scenario: Scenario, source: LengthSource, cases: Sequence[ResolvedCase], *, file: Path | None
+) -> None:
+    """Refuse policies that would spread a group over ranks where none may be."""
+    if not scenario.planning.keep_groups or source.group_size == 1:
+        return
+    able = ", ".join(name for name in policy_names() if find_policy(name).keeps_groups)
+    for position, case in enumerate(cases):
+        if not case.policy.keeps_groups:
+            raise InputError(
+                f"{case.policy.name} cannot keep the samples of a group on one rank, as planning.keep_groups asks; "
+                f"allowed: {able}",
+                file=file,
+                key=f"cases.{position}.policy",
+                value=case.case.policy,
+            )
 
 
 def _calibrated(

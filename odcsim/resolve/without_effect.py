@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from odcsim.costs.calibrated import CalibratedCosts
+from odcsim.lengths import LengthSource
 from odcsim.resolve.case_schedules import ports_of
 from odcsim.resolve.resolved import ResolvedCase
 from odcsim.scenario import Scenario
@@ -14,13 +15,17 @@ __all__ = ["settings_without_effect"]
 
 
 def settings_without_effect(
-    scenario: Scenario, cases: Sequence[ResolvedCase], *, costs: CalibratedCosts | None = None
+    scenario: Scenario, source: LengthSource, cases: Sequence[ResolvedCase], *, costs: CalibratedCosts | None = None
 ) -> list[str]:
     """One sentence for every setting that was made and changes nothing."""
     cluster, found = scenario.cluster, []
     for position, case in enumerate(cases):
         if case.case.pad and case.policy.equal_counts:
             found.append(f"cases.{position}.pad has no effect: {case.policy.name} gives equal counts already")
+        elif case.case.pad and case.policy.is_pulled:
+            found.append(
+                f"cases.{position}.pad has no effect: under {case.policy.name} no rank has microbatches to match"
+            )
     syncs = {case.case.sync for case in cases}
     if "odc" not in syncs:
         found += [
@@ -52,8 +57,22 @@ def settings_without_effect(
             for key in ("cluster.intra_node", "cluster.one_sided.intra_node_efficiency")
             if _is_set(scenario, key)
         ]
+    found += _planning_without_effect(scenario, source, cases)
     # A setting may have no effect for two reasons: the first one told is enough.
     return list({sentence.partition(" ")[0]: sentence for sentence in reversed(found)}.values())[::-1]
+
+
+def _planning_without_effect(scenario: Scenario, source: LengthSource, cases: Sequence[ResolvedCase]) -> Iterator[str]:
+    policies = [case.policy for case in cases]
+    if scenario.planning.cost != "model" and not any(policy.uses_cost for policy in policies):
+        yield "planning.cost has no effect: no case's policy balances by it"
+    if scenario.planning.known_speeds:
+        if not any(policy.uses_speeds for policy in policies):
+            yield "planning.known_speeds has no effect: no case's policy looks at speeds"
+        if all(speed == 1.0 for speed in scenario.cluster.rank_speeds.values()):
+            yield "planning.known_speeds has no effect: all ranks are alike (see cluster.rank_speeds)"
+    if scenario.planning.keep_groups and source.group_size == 1:
+        yield "planning.keep_groups has no effect: the samples of workload.lengths come in no groups"
 
 
 def _is_set(scenario: Scenario, key: str) -> bool:

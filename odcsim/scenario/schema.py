@@ -26,6 +26,7 @@ __all__ = [
     "NodeLink",
     "OnDemand",
     "OneSided",
+    "Planning",
     "Runtime",
     "Scenario",
     "Slowdowns",
@@ -89,6 +90,8 @@ Seconds = Annotated[float, _quantity("seconds"), _quantity_schema("5 us", "0.15 
 Fraction = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False), BeforeValidator(_no_flag)]
 Probability = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), BeforeValidator(_no_flag)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(_no_flag)]
+# As of the lengths' distribution: wider is a mistake, and could overflow the exponential.
+Sigma = Annotated[float, Field(ge=0, le=10, allow_inf_nan=False), BeforeValidator(_no_flag)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False), BeforeValidator(_no_flag)]
 AtLeastOne = Annotated[float, Field(ge=1, allow_inf_nan=False), BeforeValidator(_no_flag)]
 Tokens = Annotated[int, Field(ge=1, le=LONGEST_SAMPLE_TOKENS, strict=True)]
@@ -164,6 +167,9 @@ class Cluster(_Section):
     """Link speed of single ranks, at most 1, which all others have. Everyone reads from every rank: all are slowed."""
     slowdowns: Slowdowns | None = None
     """Random stragglers."""
+    compute_noise: Sigma = 0.0
+    """How far compute strays from what the model says, unknown to plans: each microbatch takes a log-normal factor of
+    mean 1, whose logarithm has this standard deviation."""
 
     @property
     def ranks(self) -> int:
@@ -295,6 +301,17 @@ class OnDemand(_Section):
     """Fixed cost of a minibatch beside publish, barriers and settle."""
 
 
+class Planning(_Section):
+    """What policies are told. What microbatches cost when they run does not depend on it."""
+
+    cost: Literal["model", "tokens"] = "model"
+    """What plans are balanced by: `model`: the time that the compute model gives a microbatch; `tokens`: its tokens."""
+    known_speeds: bool = False
+    """Whether policies that use speeds know `cluster.rank_speeds`; otherwise they plan as if all ranks were alike."""
+    keep_groups: bool = False
+    """Whether samples that share a prompt stay on one rank."""
+
+
 class Case(_Section):
     """One combination to simulate."""
 
@@ -328,6 +345,7 @@ class Scenario(_Section):
     compute: Compute = Compute(analytic=AnalyticCompute())
     training: Training = Training()
     on_demand: OnDemand = OnDemand()
+    planning: Planning = Planning()
     overlap: Overlap = "prefetch"
     """`prefetch`: transfers run beside compute; `gather-only`: reduces do not; `none`: nothing does."""
     cases: Annotated[tuple[Case, ...], Field(min_length=1, max_length=1000)]

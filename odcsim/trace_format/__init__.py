@@ -27,7 +27,16 @@ from odcsim.trace_format.folder import (
     write_run,
     write_run_info,
 )
-from odcsim.trace_format.info import TRACE_SCHEMA, ClockInfo, PlannedLengths, RankMemory, RunInfo, planned_lengths
+from odcsim.trace_format.info import (
+    TRACE_SCHEMA,
+    ClockInfo,
+    PlannedLengths,
+    PulledPositions,
+    RankMemory,
+    RunInfo,
+    planned_lengths,
+    positions_pulled,
+)
 from odcsim.trace_format.simulated import simulated_spans_to_trace
 from odcsim.trace_format.spans import SPAN_NAMES, TraceSpan
 
@@ -36,6 +45,7 @@ __all__ = [
     "TRACE_SCHEMA",
     "ClockInfo",
     "PlannedLengths",
+    "PulledPositions",
     "RankMemory",
     "RankTraceWriter",
     "RecordedRun",
@@ -46,6 +56,7 @@ __all__ = [
     "clear_run",
     "find_runs",
     "planned_lengths",
+    "positions_pulled",
     "rank_file",
     "read_run",
     "read_run_info",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,12 +10,24 @@ from odcsim.arrays import IntArray
 from odcsim.plan import Plan
 from odcsim.trace_format.section import Section
 
-__all__ = ["TRACE_SCHEMA", "ClockInfo", "PlannedLengths", "RankMemory", "RunInfo", "planned_lengths"]
+__all__ = [
+    "TRACE_SCHEMA",
+    "ClockInfo",
+    "PlannedLengths",
+    "PulledPositions",
+    "RankMemory",
+    "RunInfo",
+    "planned_lengths",
+    "positions_pulled",
+]
 
 TRACE_SCHEMA = "odcsim.trace/1"
 
 # For each rank, its microbatches in the order of running, each the lengths of its samples in tokens.
 PlannedLengths = tuple[tuple[tuple[int, ...], ...], ...]
+
+# For each rank, the positions in the queue of the microbatches that it pulled, in the order of running.
+PulledPositions = tuple[tuple[int, ...], ...]
 
 
 def planned_lengths(plan: Plan, lengths_S: IntArray) -> PlannedLengths:
@@ -30,6 +42,19 @@ def planned_lengths(plan: Plan, lengths_S: IntArray) -> PlannedLengths:
         tuple(tuple(lengths[sample] for sample in microbatch) for microbatch in microbatches)
         for microbatches in plan.ranks
     )
+
+
+def positions_pulled(rank_of_pulled: Sequence[int], *, ranks: int) -> PulledPositions:
+    """Who pulled what, by rank.
+
+    Args:
+        rank_of_pulled: for each microbatch of a queue, the rank that pulled it.
+        ranks: D.
+    """
+    positions_D: list[list[int]] = [[] for _ in range(ranks)]
+    for position, rank in enumerate(rank_of_pulled):
+        positions_D[rank].append(position)
+    return tuple(map(tuple, positions_D))
 
 
 @dataclass(frozen=True)
@@ -98,11 +123,12 @@ class RunInfo:
         clock: how times of ranks compare.
         versions: of what ran it: python, torch, odcsim.
         window: the minibatches that were recorded.
-        plans: of recorded minibatches; empty where they are not known.
+        plans: of recorded minibatches, as they were run; empty where they are not known.
         counters: for each rank, what it counted over the window (transfers, barriers); empty where nobody counted.
         recorded_ranks: only the first so many ranks have a trace; all, where not given.
         processors: for each rank, how many CPUs the ranks of its host share; empty where they are not known.
         memory: of each rank; empty where it is not known.
+        pulled: of recorded minibatches whose microbatches ranks pulled, each once; their `plans` are what came of it.
     """
 
     engine: str
@@ -118,6 +144,7 @@ class RunInfo:
     recorded_ranks: int = -1
     processors: tuple[int, ...] = ()
     memory: tuple[RankMemory, ...] = ()
+    pulled: Mapping[int, PulledPositions] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.recorded_ranks == -1:
@@ -134,6 +161,9 @@ class RunInfo:
         assert self.window.start >= 0, "minibatches count from 0"
         assert set(self.plans) <= set(self.window), "a plan of a minibatch outside of the window"
         assert all(len(plan) == self.world_size for plan in self.plans.values()), "a plan of other ranks"
+        assert set(self.pulled) <= set(self.plans), "pulled in a minibatch whose plan is not known"
+        for minibatch, pulled in self.pulled.items():
+            assert _is_of_plan(pulled, self.plans[minibatch]), f"other microbatches pulled than run in {minibatch}"
 
     def to_document(self) -> dict[str, Any]:
         """The content of run.json."""
@@ -160,6 +190,10 @@ class RunInfo:
                 }
                 for minibatch in sorted(self.plans)
             ],
+            "pulled": [
+                {"minibatch": minibatch, "ranks": [list(positions) for positions in self.pulled[minibatch]]}
+                for minibatch in sorted(self.pulled)
+            ],
             "counters": [dict(counted) for counted in self.counters],
             "processors": list(self.processors),
             "memory": [memory.to_document() for memory in self.memory],
@@ -172,7 +206,7 @@ class RunInfo:
 
         Args:
             document: with a `schema` that has been checked; keys that this version does not know are passed over.
-                `processors` and `memory` may be absent: folders of earlier versions lack them.
+                `processors`, `memory` and `pulled` may be absent: folders of earlier versions lack them.
             file: for messages.
 
         Raises:
@@ -191,6 +225,8 @@ class RunInfo:
         memory = (
             [_memory(entry, window=recorded) for entry in run.sections("memory")] if "memory" in run.content else []
         )
+        plans = dict(_plan(entry, world_size=world_size, window=recorded) for entry in run.sections("plans"))
+        pulled = run.sections("pulled") if "pulled" in run.content else []
         for key, found in (("counters", counters), ("processors", processors), ("memory", memory)):
             if found:
                 run.check(len(found) == world_size, key, f"must hold an entry for each of the {world_size} ranks")
@@ -209,11 +245,12 @@ class RunInfo:
             ),
             versions=run.section("versions").all_texts(),
             window=recorded,
-            plans=dict(_plan(entry, world_size=world_size, window=recorded) for entry in run.sections("plans")),
+            plans=plans,
             counters=tuple(counters),
             recorded_ranks=run.whole("recorded_ranks", least=1, most=world_size),
             processors=processors,
             memory=tuple(memory),
+            pulled=dict(_pulled(entry, plans=plans) for entry in pulled),
         )
 
 
@@ -243,3 +280,24 @@ def _plan(entry: Section, *, world_size: int, window: range) -> tuple[int, Plann
         allowed,
     )
     return minibatch, tuple(tuple(map(tuple, microbatches)) for microbatches in ranks)
+
+
+def _pulled(entry: Section, *, plans: Mapping[int, PlannedLengths]) -> tuple[int, PulledPositions]:
+    minibatch = entry.whole("minibatch", least=0)
+    entry.check(minibatch in plans, "minibatch", "must be a minibatch of `plans`")
+    ranks = entry.items("ranks", count=len(plans[minibatch]))
+    whole = all(type(positions) is list and all(type(found) is int for found in positions) for positions in ranks)
+    entry.check(
+        whole and _is_of_plan(ranks, plans[minibatch]),
+        "ranks",
+        "must hold as many positions in the queue for a rank as it has microbatches in `plans`, each position once",
+    )
+    return minibatch, tuple(map(tuple, ranks))
+
+
+def _is_of_plan(pulled: Sequence[Sequence[int]], plan: PlannedLengths) -> bool:
+    """Whether each position of a queue was pulled once, in order, and by ranks that ran as many microbatches."""
+    in_order = all(list(positions) == sorted(positions) for positions in pulled)
+    everything = sorted(position for positions in pulled for position in positions)
+    is_whole = everything == list(range(len(everything)))
+    return in_order and is_whole and list(map(len, pulled)) == list(map(len, plan))

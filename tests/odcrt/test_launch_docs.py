@@ -39,8 +39,8 @@ def test_commands_run(command, tmp_path):
         assert re.search(r"^report: reports/[\w-]+\.measured\.html$", run.out, re.MULTILINE)
 
 
-def test_there_are_commands_for_both_scenarios_and_a_script():
-    assert len(COMMANDS) == 3
+def test_there_are_commands_for_every_scenario_and_a_script():
+    assert len(COMMANDS) == len(SCENARIOS) + 1
     for scenario in SCENARIOS:
         assert any(scenario.name in command for command in COMMANDS)
 

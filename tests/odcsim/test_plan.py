@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -91,3 +93,62 @@ def test_check_finds_what_is_wrong(plan, arguments, problem):
 def test_check_passes_what_is_right():
     PLAN.check(LENGTHS, ranks=3, cap_tokens=9)
     PLAN.padded().check(LENGTHS.tolist(), ranks=3, cap_tokens=9)
+
+
+# Microbatches that are pulled
+
+QUEUE = Plan(ranks=((), (), ()), dropped=(1,), pulled=((2, 3), (0,), (4,)))
+
+
+def test_a_queue_has_samples_and_no_counts():
+    assert list(QUEUE.samples()) == [2, 3, 0, 4]
+    assert QUEUE.counts == (0, 0, 0)
+    assert not QUEUE.has_equal_counts
+    QUEUE.check(LENGTHS, ranks=3, cap_tokens=9)
+
+
+def test_padding_leaves_a_queue_as_it_is():
+    assert QUEUE.padded() == QUEUE
+
+
+def test_what_comes_of_pulling_names_ranks():
+    assigned = QUEUE.assigned([2, 0, 2])
+    assert assigned == Plan(ranks=(((0,),), (), ((2, 3), (4,))), dropped=(1,))
+    assigned.check(LENGTHS, ranks=3, cap_tokens=9)
+    assert assigned.loads(LENGTHS).tokens_DM.tolist() == [[5, 0], [0, 0], [9, 4]]
+    assert PLAN.assigned([]) == PLAN
+
+
+def test_a_queue_has_no_loads_and_no_other_ranks():
+    with pytest.raises(AssertionError, match="once the plan is `assigned`"):
+        QUEUE.loads(LENGTHS)
+    with pytest.raises(AssertionError, match="ranks of 2 of 3 pulled"):
+        QUEUE.assigned([0, 1])
+
+
+@pytest.mark.parametrize(
+    ("plan", "cap_tokens", "problem"),
+    [
+        (Plan(ranks=((), ((0,),)), pulled=((1, 2), (3, 4))), None, "both on ranks and to be pulled"),
+        (Plan(ranks=((), ()), pulled=((1, 2), (3, 4))), None, "a sample is missing from the plan, or appears twice"),
+        (Plan(ranks=((), ()), pulled=((0, 1, 2), (3, 4))), 12, "to be pulled: a microbatch of 13 tokens, cap 12"),
+    ],
+)
+def test_check_finds_what_is_wrong_with_a_queue(plan, cap_tokens, problem):
+    with pytest.raises(AssertionError, match=problem):
+        plan.check(LENGTHS, ranks=2, cap_tokens=cap_tokens)
+
+
+@given(st.data())
+def test_assigning_keeps_samples_and_order(data):
+    samples = data.draw(st.permutations(range(data.draw(st.integers(0, 12)))))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(samples)), max_size=5)))
+    borders = [0, *cuts, len(samples)]
+    pulled = tuple(tuple(samples[first:last]) for first, last in pairwise(borders))
+    ranks = data.draw(st.integers(1, 4))
+    rank_of = data.draw(st.lists(st.integers(0, ranks - 1), min_size=len(pulled), max_size=len(pulled)))
+    plan = Plan(ranks=((),) * ranks, pulled=pulled).assigned(rank_of)
+    plan.check([1] * len(samples), ranks=ranks)
+    assert not plan.pulled
+    for rank, microbatches in enumerate(plan.ranks):
+        assert list(microbatches) == [pulled[place] for place in range(len(pulled)) if rank_of[place] == rank]

@@ -111,6 +111,34 @@ def test_unequal_counts_with_padding_are_not(resolved):
     assert found.warnings == ()
 
 
+@pytest.mark.parametrize("pad", [False, True])
+def test_a_pulled_policy_is_refused_under_fsdp_padded_or_not(refused, pad):
+    assert refused({"cases.0": {"sync": "fsdp", "policy": "dynamic", "pad": pad}}) == (
+        "s.yaml: cases.0.policy: 'dynamic': dynamic decides as it runs which rank runs a microbatch, and under fsdp "
+        "all ranks run each of theirs together; allowed: sync: odc, or a policy with equal counts"
+    )
+
+
+def grouped(tmp_path):
+    """Lengths that come in groups of two."""
+    (tmp_path / "grouped.csv").write_text("1\n2\n3\n4\n")
+    (tmp_path / "grouped.json").write_text('{"group_size": 2}')
+    return {"workload.lengths": {"trace": "grouped.csv"}, "planning.keep_groups": True}
+
+
+def test_a_policy_that_cannot_keep_groups_is_refused_where_they_are_to_be_kept(refused, tmp_path):
+    changes = {**grouped(tmp_path), **with_policies("fsdp lockstep", "odc independent", "odc lb-mini")}
+    assert refused(changes) == (
+        "s.yaml: cases.2.policy: 'lb-mini': lb-mini cannot keep the samples of a group on one rank, as "
+        "planning.keep_groups asks; allowed: lockstep, independent"
+    )
+
+
+def test_policies_that_keep_groups_are_not_refused(resolved, tmp_path):
+    found = resolved({**grouped(tmp_path), **with_policies("fsdp lockstep", "odc independent")})
+    assert found.warnings == ()
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -299,6 +327,26 @@ TWO_NODES = {"cluster.nodes": 2}
     ("changes", "warning"),
     [
         ({"cases.0.pad": True}, "cases.0.pad has no effect: lb-micro gives equal counts already"),
+        (
+            {"cases.1": {"sync": "odc", "policy": "dynamic", "pad": True}},
+            "cases.1.pad has no effect: under dynamic no rank has microbatches to match",
+        ),
+        (
+            {"planning.keep_groups": True},
+            "planning.keep_groups has no effect: the samples of workload.lengths come in no groups",
+        ),
+        (
+            {"planning.known_speeds": True, "cluster.rank_speeds": {1: 0.5}},
+            "planning.known_speeds has no effect: no case's policy looks at speeds",
+        ),
+        (
+            {"planning.known_speeds": True, "cases.1.policy": "independent"},
+            "planning.known_speeds has no effect: all ranks are alike (see cluster.rank_speeds)",
+        ),
+        (
+            {"planning.cost": "tokens", **with_policies("fsdp local-sort", "odc verl-native")},
+            "planning.cost has no effect: no case's policy balances by it",
+        ),
         ({**NO_ODC, "on_demand.gather_dtype": "fp32"}, "on_demand has no effect: no case uses sync: odc"),
         (
             {**NO_ODC, "cluster.one_sided": {"intra_node_efficiency": 0.5}},
@@ -348,6 +396,9 @@ def test_a_setting_without_effect_is_told(resolved, changes, warning):
         {**TWO_NODES, "cluster.inter_node.latency": "1 us", "cluster.one_sided.inter_node_efficiency": 0.5},
         {**TWO_NODES, "cluster.contention": True, "cluster.inter_node.ports": 2},
         {"compute": "analytic", "training.recompute": "none"},
+        {"planning.cost": "tokens"},
+        {"planning.known_speeds": True, "cluster.rank_speeds": {1: 0.5}, "cases.1.policy": "independent"},
+        {"cluster.compute_noise": 0.1},
         {"runtime.device": "cuda"},
     ],
 )

@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 import odcsim.simulation
 from odcsim.engines import recurrence
 from odcsim.errors import InputError, PolicyError
-from odcsim.policies import policy_names
+from odcsim.policies import find_policy, policy_names
 
 LONG_TAIL = {"lognormal": {"mean": 3000, "sigma": 1.0, "max": 8192}}
 ALL_CASES = [
-    {"sync": sync, "policy": policy, "pad": sync == "fsdp" and policy == "lb-mini"}
+    {"sync": sync, "policy": policy, "pad": sync == "fsdp" and not find_policy(policy).equal_counts}
     for sync in ("fsdp", "odc")
     for policy in policy_names()
+    if sync == "odc" or not find_policy(policy).is_pulled
 ]
 # Changes of the small document that between them touch every part of the model.
 SCENARIOS = {
@@ -161,19 +162,18 @@ def test_equal_samples_leave_nothing_to_gain(run, changed):
     assert odc.speedup == pytest.approx(1, abs=1e-3)
 
 
-@pytest.mark.parametrize("sync", ["fsdp", "odc"])
-@pytest.mark.parametrize("policy", policy_names())
+@pytest.mark.parametrize("case", ALL_CASES, ids=lambda case: f"{case['sync']} {case['policy']}")
 @pytest.mark.parametrize("samples", [1, 3])
-def test_fewer_samples_than_ranks(run, changed, sync, policy, samples):
+def test_fewer_samples_than_ranks(run, changed, case, samples):
     """A rank without a sample still owns its shard: the run finishes, and every sample is run."""
     changes = {
         "workload.samples_per_rank": None,
         "workload.samples_per_minibatch": samples,
-        "cases": [{"sync": sync, "policy": policy, "pad": sync == "fsdp" and policy == "lb-mini"}],
+        "cases": [case],
     }
-    (case,) = run(changed(changes)).cases
-    assert case.conservation.samples == case.conservation.run_samples == 3 * samples
-    assert 0 < case.utilization < samples / 4
+    (found,) = run(changed(changes)).cases
+    assert found.conservation.samples == found.conservation.run_samples == 3 * samples
+    assert 0 < found.utilization < samples / 4
 
 
 @pytest.mark.parametrize(("samples", "ranks"), [(206, 4), (249, 2), (9, 4), (7, 3)])
@@ -550,3 +550,54 @@ def test_a_result_can_be_written_as_json(run, scenario):
     text = json.dumps(result.to_document(), allow_nan=False)
     assert json.loads(text)["schema"] == "odcsim.result/1"
     assert dataclasses.replace(result, sampled_lengths=None).to_document() == result.to_document()
+
+
+# Microbatches that are pulled
+
+PULLED = {"workload.lengths": LONG_TAIL, "workload.samples_per_rank": 8, "workload.minibatches": 20}
+FREE_TRANSFERS = {"cluster.intra_node": {"bandwidth": 1e30, "latency": 0}}
+
+
+def test_pulling_levels_ranks_that_no_plan_knows_to_be_slow(run, changed):
+    """Plans balance for ranks that are alike; a slow one then makes all wait, unless it pulls less."""
+    changes = {
+        **PULLED,
+        "cluster.rank_speeds": {2: 0.5},
+        "cases": [{"sync": "odc", "policy": "lb-mini"}, {"sync": "odc", "policy": "dynamic"}],
+    }
+    static, pulled = run(changed(changes)).cases
+    assert pulled.speedup_ci95[0] > 1.2
+    assert pulled.utilization > static.utilization
+    assert pulled.lower_bound_ratio < 1.25
+
+
+def test_ranks_end_no_further_apart_than_the_last_microbatch_is_long(run, changed):
+    """No rank was free before a microbatch was pulled, so none ends earlier than the last to end began its last."""
+    changes = {**PULLED, **FREE_TRANSFERS, "cases": [{"sync": "odc", "policy": "dynamic"}]}
+    (case,) = run(changed({**changes, "cluster.rank_speeds": {1: 0.6, 3: 1.4}})).cases
+    computing = [span for span in case.spans if span.name in {"forward", "backward"}]
+    ends = {rank: max(span.end_s for span in computing if span.rank == rank) for rank in range(4)}
+    latest = max(ends, key=ends.__getitem__)
+    last = max(span.microbatch for span in computing if span.rank == latest)
+    began = min(span.start_s for span in computing if (span.rank, span.microbatch) == (latest, last))
+    assert min(ends.values()) >= began - 1e-3
+
+
+def test_padding_changes_nothing_where_microbatches_are_pulled(run, changed):
+    cases = [{"sync": "odc", "policy": "dynamic", "pad": pad} for pad in (False, True)]
+    plain, padded = run(changed({**PULLED, "cases": cases})).cases
+    assert seconds(plain) == seconds(padded)
+    assert padded.padding_share == 0
+
+
+@pytest.mark.parametrize("engine", ["recurrence", "events"])
+def test_a_pulled_microbatch_is_slowed_down_as_its_ranks_own(run, changed, engine):
+    """The first microbatch of a rank takes as long in any plan: ranks that pull one each are those of a static plan."""
+    changes = {
+        "workload.lengths": {"constant": 8192},
+        "workload.samples_per_rank": 1,
+        "cluster.slowdowns": {"probability": 0.5, "factor": 3},
+        "cases": [{"sync": "odc", "policy": "local-sort"}, {"sync": "odc", "policy": "dynamic"}],
+    }
+    static, pulled = run(changed(changes), engine=engine).cases
+    assert seconds(pulled) == pytest.approx(seconds(static))

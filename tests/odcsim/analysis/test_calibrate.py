@@ -14,14 +14,15 @@ from odcsim.analysis.simulated_run import write_simulated_runs
 from odcsim.analysis.validate import validate
 from odcsim.costs.calibrated import StepCosts, TransferPair, write_costs
 from odcsim.errors import InputError
-from odcsim.policies import policy_names
+from odcsim.policies import find_policy, policy_names
 from odcsim.scenario import parse_scenario
 from odcsim.trace_format import read_run, run_digest
 
 ALL_CASES = [
-    {"sync": sync, "policy": policy, "pad": sync == "fsdp" and policy == "lb-mini"}
+    {"sync": sync, "policy": policy, "pad": sync == "fsdp" and not find_policy(policy).equal_counts}
     for sync in ("fsdp", "odc")
     for policy in policy_names()
+    if not find_policy(policy).is_pulled
 ]
 
 

@@ -22,7 +22,11 @@ from odcsim.trace_format import read_run
 
 FRACTIONS = TimeFractions(0.5, 0.1, 0.2, 0.1, 0.1)
 CALIBRATED = {"compute": {"calibrated": "costs.yaml"}}
-SLOW = {"cluster.rank_speeds": {1: 0.5, 3: 2.0}, "cluster.slowdowns": {"probability": 0.3, "factor": 2.5}}
+SLOW = {
+    "cluster.rank_speeds": {1: 0.5, 3: 2.0},
+    "cluster.slowdowns": {"probability": 0.3, "factor": 2.5},
+    "cluster.compute_noise": 0.2,
+}
 FEW = {"workload.samples_per_rank": None, "workload.samples_per_minibatch": 3}
 
 

@@ -13,7 +13,7 @@ from known_costs import known_costs, term
 from odcsim.cli import main
 from odcsim.costs.calibrated import MemoryCosts, write_costs
 from odcsim.errors import InputError
-from odcsim.policies import policy_names
+from odcsim.policies import find_policy, policy_names
 from odcsim.scenario import load_scenario, parse_scenario
 from odcsim.scenario.schema import Scenario
 from odcsim.simulation import simulate
@@ -21,9 +21,10 @@ from odcsim.simulation import simulate
 LENGTHS = {"lognormal": {"mean": 3000, "sigma": 1.0, "max": 8192}}
 CALIBRATED = {"calibrated": "costs.yaml"}
 ALL_CASES = [
-    {"sync": sync, "policy": policy, "pad": sync == "fsdp" and policy == "lb-mini"}
+    {"sync": sync, "policy": policy, "pad": sync == "fsdp" and not find_policy(policy).equal_counts}
     for sync in ("fsdp", "odc")
     for policy in policy_names()
+    if sync == "odc" or not find_policy(policy).is_pulled
 ]
 SIZES = {"layers": 2, "hidden": 64, "heads": 4, "kv_heads": 2, "head_dim": 16, "ffn": 128, "vocab": 1000}
 FLAGS = dict.fromkeys(["tied_embeddings", "qkv_bias", "output_bias", "mlp_bias", "qk_norm"], False)

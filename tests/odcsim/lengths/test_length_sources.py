@@ -211,6 +211,24 @@ def test_every_cut_group_is_counted_once(
     assert announced == ([cut] if cut else [])
 
 
+@settings(deadline=None)
+@given(mixed=st.booleans(), **SIZES)
+def test_groups_are_numbered_as_their_samples_are_drawn(
+    folder: Path, *, mixed: bool, minibatches: int, samples: int, seed: int
+) -> None:
+    grouped = {"trace": "grouped-30-8.csv"}
+    mixture = {"mixture": [{"weight": 1, **grouped}, {"weight": 1, "uniform": {"min": 100, "max": 999}}]}
+    source = source_of(folder, **(mixture if mixed else grouped))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LengthsWarning)
+        lengths_NS = source.draw(minibatches, samples, seed)
+    groups_NS = source.draw_groups(minibatches, samples, seed)
+    assert groups_NS.shape == lengths_NS.shape
+    # Rows 1, 9, 17 and 25 begin a group of the trace; the other component comes one by one.
+    begins_S = (lengths_NS >= 100) | (lengths_NS % 8 == 1)
+    assert groups_NS.reshape(-1).tolist() == (np.cumsum(begins_S) - 1).tolist()
+
+
 def test_lengths_warnings_are_user_warnings() -> None:
     assert issubclass(LengthsWarning, UserWarning)
 

@@ -84,6 +84,8 @@ def test_no_packing_needs_fewer_microbatches(tokens: list[int], cap_tokens: int)
         ([7] * 8, 8, 8),  # 56 tokens would fit in 7, but no two together
         ([3] * 7, 8, 4),  # 21 tokens would fit in 3, but no three together
         ([20, 5, 3], 8, 2),  # the one over the cap is alone
+        ([7, 7, 4, 4, 4], 10, 4),  # 26 tokens would fit in 3, but nothing beside the 7s
+        ([7, 7, 4, 4, 3, 1], 10, 3),  # the 3 and the 1 fit
     ],
 )
 def test_fewest_microbatches(tokens: list[int], cap_tokens: int, fewest: int):
@@ -111,8 +113,12 @@ LINEAR = TokenCost(quadratic=0, linear=1)
         ),  # two share a rank, not a microbatch
         ([5, 5, 5], LINEAR, 20, [1.0, 1.0], 10.0),  # two share a rank
         ([10], LINEAR, 10, [1.0, 2.0], 5.0),  # on the fastest rank
-        ([6, 6], LINEAR, 6, [1.0, 2.0], 4.0),  # 12 tokens at speed 3
+        ([6, 6], LINEAR, 6, [1.0, 2.0], 6.0),  # one each, or both on the faster
+        ([6] * 6, LINEAR, 6, [1.0, 2.0], 12.0),  # 36 tokens at speed 3
+        ([8, 8, 3, 3, 3], LINEAR, 100, [1.0, 1.0, 1.0], 9.0),  # nothing fits beside the longest in less than 11
+        ([5, 5, 1], LINEAR, 100, [1.0, 1.0, 4.0], 2.5),  # the longest two on the fastest
         ([4, 4], TokenCost(quadratic=0, linear=1, constant=100), 8, [1.0, 1.0], 104.0),  # a constant a rank
+        ([1] * 12, TokenCost(quadratic=0, linear=1, constant=10), 4, [1.0, 1.0], 26.0),  # half of them need two each
         ([4, 4], TokenCost(quadratic=0, linear=1, constant=100), 8, [1.0, 4.0], 27.0),  # both on the fastest, packed
     ],
 )

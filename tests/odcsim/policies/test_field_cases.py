@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -12,12 +14,18 @@ from odcsim.policies import MinibatchPlan, Oversize, find_policy, plan_minibatch
 
 COST = TokenCost(quadratic=1e-6, linear=1e-3, constant=0.1)
 every_policy = pytest.mark.parametrize("name", policy_names())
+every_packing_policy = pytest.mark.parametrize(
+    "name", ["lb-micro", "lb-mini", "verl-native", "lockstep", "independent"]
+)
 
 
 def plan(name: str, lengths: list[int], *, ranks: int, cap_tokens: int, oversize: Oversize = "error") -> MinibatchPlan:
-    return plan_minibatch(
+    """A policy's plan; where microbatches are pulled, ranks take turns."""
+    planned = plan_minibatch(
         find_policy(name), np.array(lengths), ranks=ranks, cap_tokens=cap_tokens, cost=COST, oversize=oversize
     )
+    in_turn = [place % ranks for place in range(len(planned.plan.pulled))]
+    return replace(planned, plan=planned.plan.assigned(in_turn))
 
 
 def samples_per_rank(answer: Plan) -> list[int]:
@@ -69,7 +77,7 @@ def test_fewer_samples_than_ranks(name: str):
     assert set(answer.counts) == ({1} if find_policy(name).equal_counts else {0, 1})
 
 
-@pytest.mark.parametrize("name", ["lb-micro", "lb-mini", "verl-native"])
+@every_packing_policy
 def test_the_cap_counts_tokens_as_they_are_run(name: str):
     """verl#3088: the cap was compared with padded lengths, so that two samples of half the cap never met."""
     assert plan(name, [4, 4], ranks=1, cap_tokens=8).plan.ranks == (((0, 1),),)
@@ -77,14 +85,14 @@ def test_the_cap_counts_tokens_as_they_are_run(name: str):
     assert plan(name, [40, 4, 4], ranks=1, cap_tokens=8, oversize="truncate").plan.counts == (2,)
 
 
-@pytest.mark.parametrize("name", ["lb-micro", "local-sort", "verl-native"])
+@pytest.mark.parametrize("name", ["lb-micro", "local-sort", "verl-native", "lockstep", "independent"])
 def test_nine_samples_over_four_ranks(name: str):
     """verl#6869: 9 samples over 4 ranks came out as 3, 3, 3, 0."""
     answer = plan(name, [5] * 9, ranks=4, cap_tokens=1000).plan
     assert sorted(samples_per_rank(answer)) == [2, 2, 2, 3]
 
 
-@pytest.mark.parametrize("name", ["lb-micro", "lb-mini", "verl-native"])
+@every_packing_policy
 @pytest.mark.parametrize("cap_tokens", [8192, 8193])
 def test_an_odd_cap_packs_as_well_as_an_even_one(name: str, cap_tokens: int):
     """trl#3887, #4554, #4632: at a cap of 8193 nothing was packed, or tokens vanished."""

@@ -9,7 +9,7 @@ import pytest
 
 from odcsim.costs.token_cost import TokenCost
 from odcsim.plan import Plan
-from odcsim.policies import find_policy, policy_names
+from odcsim.policies import find_policy
 
 LINEAR = TokenCost(quadratic=0.0, linear=1.0)
 QUADRATIC = TokenCost(quadratic=1.0, linear=0.0)
@@ -75,7 +75,7 @@ def test_verl_native_does_not_refine():
     assert plan("verl-native", [9, 4, 3, 3, 2, 1], ranks=2, cap_tokens=30) == Plan(ranks=(((0, 2, 5),), ((1, 3, 4),)))
 
 
-@pytest.mark.parametrize("name", policy_names())
+@pytest.mark.parametrize("name", ["local-sort", "lb-micro", "lb-mini", "verl-native"])
 @pytest.mark.parametrize(("samples", "ranks", "limit_s"), [(64, 8, 0.02), (1024, 64, 0.5), (4096, 128, 2.0)])
 def test_speed(name: str, samples: int, ranks: int, limit_s: float):
     # Limits are about thirty times what a machine at rest takes: 0.7 ms, 9 ms, 55 ms.

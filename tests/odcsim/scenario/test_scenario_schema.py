@@ -42,6 +42,8 @@ def refused(changed):
         ("compute.fitted.per_token", "per_tokens"),
         ("training.recompte", "recompute"),
         ("on_demand.gather_type", "gather_dtype"),
+        ("planning.keep_group", "keep_groups"),
+        ("cluster.compute_nois", "compute_noise"),
         ("cases.1.polcy", "policy"),
         ("runtime.devise", "device"),
     ],
@@ -60,8 +62,8 @@ def test_an_unknown_key_of_a_mixture(refused):
 
 def test_an_unknown_key_like_no_other_lists_what_is_known(refused):
     assert refused({"zzz": 1}) == (
-        "s.yaml: zzz: 1: unknown key (known: cases, cluster, compute, model, name, on_demand, overlap, runtime, "
-        "training, workload)"
+        "s.yaml: zzz: 1: unknown key (known: cases, cluster, compute, model, name, on_demand, overlap, planning, "
+        "runtime, training, workload)"
     )
 
 
@@ -151,6 +153,11 @@ CASE_KEYS = "must be a mapping with keys of: sync, policy, overlap, pad, name"
         ("cluster.rank_speeds.0", False, "False: must be a number"),
         ("cluster.link_speeds.0", 2, "2: must be at most 1"),
         ("cluster.slowdowns", 0.1, "0.1: must be a mapping with keys of: probability, factor"),
+        ("cluster.compute_noise", -0.1, "-0.1: must be at least 0"),
+        ("cluster.compute_noise", 11, "11: must be at most 10"),
+        ("cluster.compute_noise", float("nan"), "nan: must be finite"),
+        ("cluster.compute_noise", True, "True: must be a number"),
+        ("cluster.compute_noise", "10%", "'10%': must be a number"),
         ("workload.lengths", 5, "5: must be a mapping with keys of: trace, lognormal, "),
         ("workload.samples_per_rank", 0, "0: must be at least 1"),
         ("workload.samples_per_rank", 10**12, "1000000000000: must be at most 50000000"),
@@ -177,6 +184,10 @@ CASE_KEYS = "must be a mapping with keys of: sync, policy, overlap, pad, name"
         ("training.param_dtype", "fp8", "'fp8': allowed: 'bf16', 'fp16' or 'fp32'"),
         ("training.optimizer", "lion", "'lion': allowed: 'adamw' or 'sgd'"),
         ("on_demand.minibatch_overhead", "1 day", f"'1 day': unknown unit 'day' for seconds; {SECONDS}"),
+        ("planning", "tokens", "'tokens': must be a mapping with keys of: cost, known_speeds, keep_groups"),
+        ("planning.cost", "flops", "'flops': allowed: 'model' or 'tokens'"),
+        ("planning.known_speeds", {0: 0.5}, "{0: 0.5}: must be true or false"),
+        ("planning.keep_groups", "always", "'always': must be true or false"),
         ("overlap", "prefetsh", f"'prefetsh': {OVERLAPS}"),
         ("cases", [], "[]: must have at least 1 entry"),
         ("cases", 3, "3: must be a list"),
@@ -303,7 +314,13 @@ def test_samples_of_a_minibatch(changed):
 
 
 def test_a_scenario_can_be_written_and_read_again(changed):
-    scenario = parse_scenario(changed({"cluster.rank_speeds": {1: 0.5}, "on_demand.minibatch_overhead": "0.15 s"}))
+    changes = {
+        "cluster.rank_speeds": {1: 0.5},
+        "cluster.compute_noise": 0.1,
+        "on_demand.minibatch_overhead": "0.15 s",
+        "planning": {"cost": "tokens", "known_speeds": True},
+    }
+    scenario = parse_scenario(changed(changes))
     assert parse_scenario(json.loads(scenario.model_dump_json(exclude_none=True))) == scenario
 
 
@@ -347,3 +364,9 @@ def test_json_schema_and_schema_have_the_same_keys():
     by_title = {section["title"]: section for section in [schema, *schema["$defs"].values()]}
     for model in sections(Scenario):
         assert set(by_title[model.__name__]["properties"]) == set(model.model_fields), model
+
+
+def test_plans_are_told_the_models_cost_and_nothing_else_by_default(document):
+    scenario = parse_scenario(document)
+    assert scenario.planning.model_dump() == {"cost": "model", "known_speeds": False, "keep_groups": False}
+    assert scenario.cluster.compute_noise == 0.0
