@@ -18,13 +18,16 @@ from odcsim.partition.bounds_samples import SortedSamples
 
 __all__ = ["busiest_rank_s", "compute_lower_bound_s"]
 
+_ROUNDING = 1e-12
+_HALVINGS = 50
+
 
 def compute_lower_bound_s(
     lengths_S: IntArray, *, cost: TokenCost, cap_tokens: int, speeds_D: Sequence[float] | FloatArray
 ) -> float:
     """Seconds that the busiest rank computes at least, under any plan.
 
-    The largest of six bounds; time on a rank is cost / speed, and c is the constant of a microbatch.
+    The largest of seven bounds; time on a rank is cost / speed, and c is the constant of a microbatch.
     1. All samples, spread evenly over the j fastest ranks: (cost + c x microbatches) / (sum of their speeds), with at
        least one microbatch a rank, for the best j. With D ranks of one speed: cost / D + c x microbatches / D.
     2. The same for the i longest samples alone, i = 1..D, which use at most i ranks. For i = 1 this is the longest
@@ -38,6 +41,8 @@ def compute_lower_bound_s(
        j longest go, and the j - i others are spread evenly over the D - i fastest.
     6. Some rank has its share of all cost, speed / (sum of speeds), or more. It takes that long, and c for each of the
        microbatches that are needed to hold so much (`SortedSamples.most_held_S`).
+    7. In T seconds a rank runs k microbatches, of at most k x cap tokens, none of which costs less than the cheapest
+       sample's r a token: at most (T x speed - k c) / r tokens. With the best k for each, ranks must hold all tokens.
 
     Args:
         lengths_S: lengths as they are run, in tokens; those of 0 tokens (dropped) are left out.
@@ -60,7 +65,8 @@ def busiest_rank_s(samples: SortedSamples, *, constant: float, speeds_D: FloatAr
     if samples.count == 0:
         return 0.0
     case = _Case(samples, constant=constant, speeds_D=np.sort(speeds_D)[::-1])
-    return max(_spread_s(case), _pigeonhole_s(case), _counting_s(case), _lone_s(case), _fair_share_s(case))
+    bound_s = max(_spread_s(case), _pigeonhole_s(case), _counting_s(case), _lone_s(case), _fair_share_s(case))
+    return _room_s(case, bound_s)
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,3 +179,30 @@ def _fair_share_s(case: _Case) -> float:
     fair_s = case.samples.cost / float(case.speed_J[-1])
     microbatches_D = case.samples.fewest_to_hold_N(fair_s * case.speeds_D)
     return float(fair_s + case.constant * np.min(microbatches_D / case.speeds_D))
+
+
+def _room_s(case: _Case, bound_s: float) -> float:
+    """Bound 7 where it is above another bound, and else that one."""
+    samples, constant, cap_tokens = case.samples, case.constant, case.samples.cap_tokens
+    rate = float(np.min(samples.costs_S / samples.capped_S))
+    if rate == 0 or constant == 0:
+        return bound_s
+    # Rounding must not ask for a token that there is not.
+    tokens = float(samples.tokens_S1[-1]) * (1 - _ROUNDING)
+
+    def is_enough(time_s: float) -> bool:
+        # Room by the cap rises with k, room by time falls: the best k is next to where they meet.
+        meet_D = time_s * case.speeds_D / (rate * cap_tokens + constant)
+        by_cap_D = np.floor(meet_D) * cap_tokens
+        by_time_D = (time_s * case.speeds_D - constant * np.ceil(meet_D)) / rate
+        return float(np.maximum(by_cap_D, by_time_D).sum()) >= tokens
+
+    if is_enough(bound_s):
+        return bound_s
+    low_s, high_s = bound_s, 2 * bound_s
+    while not is_enough(high_s):
+        low_s, high_s = high_s, 2 * high_s
+    for _ in range(_HALVINGS):
+        middle_s = (low_s + high_s) / 2
+        low_s, high_s = (low_s, middle_s) if is_enough(middle_s) else (middle_s, high_s)
+    return low_s

@@ -120,6 +120,8 @@ LINEAR = TokenCost(quadratic=0, linear=1)
         ([4, 4], TokenCost(quadratic=0, linear=1, constant=100), 8, [1.0, 1.0], 104.0),  # a constant a rank
         ([1] * 12, TokenCost(quadratic=0, linear=1, constant=10), 4, [1.0, 1.0], 26.0),  # half of them need two each
         ([4, 4], TokenCost(quadratic=0, linear=1, constant=100), 8, [1.0, 4.0], 27.0),  # both on the fastest, packed
+        # 21 tokens: some rank needs two microbatches; both do, as soon as one has time for two and half of the tokens
+        ([9, 6, 3, 3], TokenCost(quadratic=0.125, linear=1, constant=16), 10, [1.0, 1.0], 2 * 16 + 10.5 * 1.375),
     ],
 )
 def test_values(tokens: list[int], cost: TokenCost, cap_tokens: int, speeds: list[float], expected_s: float):
