@@ -7,6 +7,8 @@ import re
 from html.parser import HTMLParser
 from importlib.resources import files
 
+import plotly.graph_objects as go
+
 from odcsim.report.frame import plotly_javascript
 
 CSS = (files("odcsim.report") / "assets" / "page.css").read_text(encoding="utf-8")
@@ -71,3 +73,21 @@ def in_colours(value: object) -> object:
 
 def tokens_of(value: object) -> set[str]:
     return set(re.findall(r"var\((--[a-z0-9-]+)\)", json.dumps(value)))
+
+
+def figure_data(page: str) -> list[tuple[str, str]]:
+    """For each figure of a page, where it goes and its JSON."""
+    return re.findall(r'<script type="application/json" data-figure="([^"]+)">(.*?)</script>', page)
+
+
+def check_figures(page: str) -> list[str]:
+    """Every figure has its place, holds what plotly accepts, and takes its colours from the page; returns places."""
+    found = figure_data(page)
+    known = set(re.findall(r"(--[a-z0-9-]+):", CSS))
+    for place, text in found:
+        assert f'id="{place}"' in page
+        drawn = in_colours(json.loads(text))
+        assert isinstance(drawn, dict)
+        go.Figure(data=drawn["data"], layout=drawn["layout"])  # refuses unknown keys and values
+        assert tokens_of(json.loads(text)) <= known
+    return [place for place, _ in found]

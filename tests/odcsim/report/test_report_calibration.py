@@ -8,9 +8,8 @@ import json
 import re
 
 import numpy as np
-import plotly.graph_objects as go
 import pytest
-from page_checks import CSS, NASTY, Document, in_colours, tokens_of, without_plotly
+from page_checks import NASTY, Document, check_figures, without_plotly
 from recorded_samples import UNKNOWN, sample_calibration, sample_costs, sample_part, term
 from report_samples import sample_result
 from rich.console import Console
@@ -128,14 +127,8 @@ def test_the_page_fetches_nothing(page: str, document: Document) -> None:
 
 
 def test_every_part_has_a_figure_that_plotly_accepts(page: str, calibration: Calibration) -> None:
-    found = re.findall(r'<script type="application/json" data-figure="([^"]+)">(.*?)</script>', page)
-    assert len({place for place, _ in found}) == len(found) == len(calibration.parts)
-    for place, text in found:
-        assert f'id="{place}"' in page
-        drawn = in_colours(json.loads(text))
-        assert isinstance(drawn, dict)
-        go.Figure(data=drawn["data"], layout=drawn["layout"])  # refuses unknown keys and values
-        assert tokens_of(json.loads(text)) <= set(re.findall(r"(--[a-z0-9-]+):", CSS))
+    places = check_figures(page)
+    assert len(set(places)) == len(places) == len(calibration.parts)
 
 
 def test_a_figure_draws_measured_against_fitted_and_residuals() -> None:
