@@ -90,27 +90,28 @@ def calibration_runs(kind: str, runs: Sequence[RecordedRun], *, only_odc: bool) 
     return chosen
 
 
-def study(traces: Path) -> Study:
+def study(traces: Path, settings: Sequence[Setting] = SETTINGS) -> Study:
     """Calibrate and predict."""
-    runs = {setting.name: runs_of(setting, traces) for setting in SETTINGS}
+    runs = {setting.name: runs_of(setting, traces) for setting in settings}
+    calibrated_of = {setting.kind: CALIBRATION_SETTINGS[setting.kind] for setting in settings}
     found: dict[bool, list[Predicted]] = {False: [], True: []}
     kept = {}
     with TemporaryDirectory() as scratch:
         for only_odc in (False, True):
-            for kind, calibrated in CALIBRATION_SETTINGS.items():
+            for kind, calibrated in calibrated_of.items():
                 costs = calibrate(calibration_runs(kind, runs[calibrated.name], only_odc=only_odc)).costs
                 file = Path(scratch) / f"costs-{kind}.yaml"
                 write_costs(file, costs)
                 if not only_odc:
                     kept[kind] = costs
-                for setting in SETTINGS:
+                for setting in settings:
                     if setting.kind == kind:
                         found[only_odc].append(predict(setting, runs[setting.name], file, only_odc=only_odc))
-    order = [setting.name for setting in SETTINGS]
+    order = [setting.name for setting in settings]
     sorted_found = {
         key: tuple(sorted(value, key=lambda one: order.index(one.setting.name))) for key, value in found.items()
     }
-    replayed = tuple(one for setting in SETTINGS for one in replays(setting, runs[setting.name]))
+    replayed = tuple(one for setting in settings for one in replays(setting, runs[setting.name]))
     return Study(sorted_found[False], sorted_found[True], replayed, kept)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-__all__ = ["CALIBRATION_POLICY", "CALIBRATION_SETTINGS", "SETTINGS", "TRACES", "Setting"]
+__all__ = ["AT_PACE_SETTINGS", "CALIBRATION_POLICY", "CALIBRATION_SETTINGS", "SETTINGS", "TRACES", "Setting"]
 
 FOLDER = Path(__file__).resolve().parent
 
@@ -31,6 +31,8 @@ class Setting:
         samples_per_rank: of a minibatch.
         slowed_rank: one whose compute takes longer, and its speed; None: all are alike.
         repeats: how often it is recorded.
+        pace: how many times as fast as the A100 of the cost model emulated compute runs.
+        minibatches: recorded of each case; None: as many as the scenario file says.
     """
 
     kind: Kind
@@ -39,6 +41,8 @@ class Setting:
     samples_per_rank: int
     slowed_rank: tuple[int, float] | None = None
     repeats: int = 1
+    pace: float = 4.0
+    minibatches: int | None = None
 
     @property
     def name(self) -> str:
@@ -54,6 +58,8 @@ class Setting:
     def overrides(self) -> list[str]:
         """What differs from the scenario file, as `--set` takes it."""
         trace, scales = TRACES[self.trace]
+        paced = [f"compute.fitted.scale={1 / self.pace}"] if self.kind == "emulated" else []
+        counted = [] if self.minibatches is None else [f"workload.minibatches={self.minibatches}"]
         speeds = "" if self.slowed_rank is None else f"{self.slowed_rank[0]}: {self.slowed_rank[1]}"
         return [
             f"workload.lengths={{trace: ../../traces/lengths/{trace}.csv}}",
@@ -61,6 +67,8 @@ class Setting:
             f"workload.samples_per_rank={self.samples_per_rank}",
             f"cluster.gpus_per_node={self.ranks}",
             f"cluster.rank_speeds={{{speeds}}}",
+            *paced,
+            *counted,
         ]
 
 
@@ -76,6 +84,18 @@ SETTINGS = (
     Setting("emulated", 16, "reasoning", 2, repeats=3),
     Setting("emulated", 16, "chat", 4, repeats=3),
     *(Setting("real", 2, trace, samples, repeats=2) for trace in TRACES for samples in (2, 4)),
+)
+
+# The same at the A100's own pace, where transfers are a smaller share of the time. Fitted at 4 ranks, predicted at 8
+# and 16.
+AT_PACE_SETTINGS = (
+    Setting("emulated", 4, "agentic", 4, repeats=2, pace=1.0),
+    Setting("emulated", 8, "agentic", 2, pace=1.0, minibatches=1),
+    Setting("emulated", 8, "reasoning", 4, pace=1.0, minibatches=1),
+    Setting("emulated", 8, "chat", 4, pace=1.0, minibatches=1),
+    Setting("emulated", 16, "agentic", 4, pace=1.0, minibatches=1),
+    Setting("emulated", 16, "reasoning", 2, repeats=2, pace=1.0, minibatches=1),
+    Setting("emulated", 16, "chat", 4, pace=1.0, minibatches=1),
 )
 
 # Costs are fitted to one case of one setting of each kind: what it ran over shared memory as FSDP and as ODC, and over

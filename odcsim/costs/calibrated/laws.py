@@ -8,9 +8,10 @@ A run was made on D0 ranks; a cluster may have D. The laws by which costs follow
 - a one-sided transfer has its latency once, and moves its own bytes;
 - a meeting (barrier) takes a step for every rank beyond the first;
 - where G ranks share fewer processors, whatever all of them do at once takes `crowding` = G / processors times as long:
-  the bytes of collectives, and the steps of a minibatch. Ranks that meet in shared memory wake up once each, which the
-  number of steps covers. Those of a ring of messages wake up once a step: a step takes between as long as ever (if it
-  waits for latency) and `crowding` times as long (if it waits for a processor); the geometric mean is taken;
+  the bytes of collectives in shared memory, and the steps of a minibatch. Ranks that meet in shared memory wake up once
+  each, which the number of steps covers. Those of a ring of messages wake up once a step: a step, and what it moves,
+  takes between as long as ever (if it waits for the next rank) and `crowding` times as long (if it waits for a
+  processor); the geometric mean is taken;
 - publish, settle and the optimizer move the shard through memory, which D divides; the rest is a fixed effort.
 
 What a run did not show is taken from what it did: a collective as a one-sided transfer and a meeting, a one-sided
@@ -19,6 +20,7 @@ transfer as one step of a collective with its bandwidth, a meeting's step as a c
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -69,10 +71,9 @@ class CalibratedTransfers:
             return self.one_sided_s(name, unit_bytes) + self.meeting_s
         cost: TransferCost = getattr(pair, name)
         ratio = self._crowding_ratio
-        is_ring = self.transport not in _MEETING_TRANSPORTS
-        return self._fabric_of(cost, crowded=ratio, slower_steps=ratio**0.5 if is_ring else 1.0).collective_s(
-            unit_bytes
-        )
+        if self.transport in _MEETING_TRANSPORTS:
+            return self._fabric_of(cost, slower_bytes=ratio).collective_s(unit_bytes)
+        return self._fabric_of(cost).collective_s(unit_bytes) * math.sqrt(ratio)
 
     def collective_lag(self, name: TransferName) -> float:
         """How much later than in the mean the last rank leaves a collective, as a share of its time."""
@@ -88,7 +89,7 @@ class CalibratedTransfers:
         cost: TransferCost = getattr(pair, name)
         contention = cost.contention.value if cost.contention is not None else 0.0
         others = cost.others * (self.fabric.ranks - 1) / max(self.costs.origin.ranks - 1, 1)
-        return self._fabric_of(cost, crowded=1.0).one_sided_s(unit_bytes) * (1 + contention * others)
+        return self._fabric_of(cost).one_sided_s(unit_bytes) * (1 + contention * others)
 
     @property
     def meeting_s(self) -> float:
@@ -142,10 +143,10 @@ class CalibratedTransfers:
     def _crowding_ratio(self) -> float:
         return self._crowding(self.fabric.ranks_per_node) / self._crowding(self.costs.origin.ranks_per_node)
 
-    def _fabric_of(self, cost: TransferCost, *, crowded: float, slower_steps: float = 1.0) -> Fabric:
+    def _fabric_of(self, cost: TransferCost, *, slower_bytes: float = 1.0) -> Fabric:
         """The cluster's links with what was measured of the tier that the run's transfers were bound by."""
-        latency_s = cost.latency.value * slower_steps
-        per_byte_s = cost.seconds_per_byte.value * crowded
+        latency_s = cost.latency.value
+        per_byte_s = cost.seconds_per_byte.value * slower_bytes
         measured = Tier(
             bandwidth_bytes_per_s=1 / per_byte_s if per_byte_s > 0 else float("inf"),
             latency_s=latency_s,
