@@ -110,8 +110,8 @@ class Plan:
         order_S = np.fromiter(self.samples(), dtype=np.int64)
         sizes = np.fromiter((len(microbatch) for rank in self.ranks for microbatch in rank), dtype=np.int64)
         rank_of = np.repeat(np.arange(len(self.ranks)), counts_D)
-        position_of = np.concatenate([np.arange(count) for count in counts_D]) if counts_D.size else rank_of
-        cell_of_sample = np.repeat(rank_of * most + position_of.astype(np.int64), sizes)
+        position_of = np.arange(sizes.size) - np.repeat(np.cumsum(counts_D) - counts_D, counts_D)
+        cell_of_sample = np.repeat(rank_of * most + position_of, sizes)
         shape = (len(self.ranks), most)
         run_S = lengths_S[order_S].astype(np.float64)
 
@@ -130,11 +130,19 @@ class Plan:
         """Assert the invariants that hold for every plan; `cap_tokens` only where no sample may exceed the cap."""
         assert len(self.ranks) == ranks, f"{len(self.ranks)} ranks in the plan, {ranks} in the cluster"
         assert not (self.pulled and any(self.ranks)), "microbatches both on ranks and to be pulled"
-        seen = sorted(chain(self.samples(), self.dropped))
-        assert seen == list(range(len(lengths_S))), "a sample is missing from the plan, or appears twice"
-        if cap_tokens is not None:
-            places = [(f"rank {rank}", microbatches) for rank, microbatches in enumerate(self.ranks)]
-            for place, microbatches in [*places, ("to be pulled", self.pulled)]:
-                for microbatch in microbatches:
-                    tokens = sum(int(lengths_S[sample]) for sample in microbatch)
-                    assert tokens <= cap_tokens, f"{place}: a microbatch of {tokens} tokens, cap {cap_tokens}"
+        run_S = np.fromiter(self.samples(), dtype=np.int64)
+        seen_S = np.sort(np.concatenate([run_S, np.array(self.dropped, dtype=np.int64)]))
+        is_each_once = np.array_equal(seen_S, np.arange(len(lengths_S)))
+        assert is_each_once, "a sample is missing from the plan, or appears twice"
+        if cap_tokens is None:
+            return
+        sizes = np.fromiter(map(len, chain(chain.from_iterable(self.ranks), self.pulled)), dtype=np.int64)
+        # Sums of whole numbers below 2^53 are exact in floating point.
+        tokens = np.bincount(
+            np.repeat(np.arange(sizes.size), sizes), weights=np.asarray(lengths_S)[run_S], minlength=sizes.size
+        )
+        over = np.flatnonzero(tokens > cap_tokens)
+        if over.size:
+            rank = int(np.searchsorted(np.cumsum(self.counts), over[0], side="right"))
+            place = f"rank {rank}" if rank < ranks else "to be pulled"
+            raise AssertionError(f"{place}: a microbatch of {tokens[over[0]]:.0f} tokens, cap {cap_tokens}")

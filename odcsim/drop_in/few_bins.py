@@ -1,6 +1,6 @@
 """Few bins under a cap, for as many samples as a data set has.
 
-First every sample, the longest first, goes into the fullest bin that still has room for it (best fit). Where a lower
+First every sample, the longest first, goes into the fullest bin that still has room for it (`best_fit`). Where a lower
 bound says that fewer bins might do, samples are also dealt out to blocks of like lengths, and each block is balanced
 over fewer bins than best fit needs for it, as few as keep the cap; a bisection finds how few.
 
@@ -12,11 +12,10 @@ Legend: S samples.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from collections import defaultdict
 from collections.abc import Sequence
 
 from odcsim.partition.balance import balance
+from odcsim.partition.best_fit import best_fit
 from odcsim.partition.bounds import count_fewest_microbatches
 
 __all__ = ["pack_few_bins"]
@@ -38,7 +37,7 @@ def pack_few_bins(tokens_S: Sequence[int], *, cap_tokens: int) -> list[list[int]
         the fewest possible and 4 more, as best fit does (Johnson and others, 1974).
     """
     longest_first = sorted(range(len(tokens_S)), key=lambda sample: (-tokens_S[sample], sample))
-    bins = _best_fit(longest_first, tokens_S, cap_tokens)
+    bins = _fitted(longest_first, tokens_S, cap_tokens)
     if len(bins) > count_fewest_microbatches(tokens_S, cap_tokens=cap_tokens):
         blocks = -(-len(tokens_S) // _BLOCK_SAMPLES)
         balanced = [
@@ -50,35 +49,15 @@ def pack_few_bins(tokens_S: Sequence[int], *, cap_tokens: int) -> list[list[int]
     return sorted(sorted(samples) for samples in bins)
 
 
-def _best_fit(longest_first: Sequence[int], tokens_S: Sequence[int], cap_tokens: int) -> list[list[int]]:
-    bins: list[list[int]] = []
-    # Bins with room, by the tokens that they have room for; and those numbers of tokens, ascending.
-    bins_of_room: defaultdict[int, list[int]] = defaultdict(list)
-    rooms: list[int] = []
-    for sample in longest_first:
-        tokens = tokens_S[sample]
-        assert 1 <= tokens <= cap_tokens, f"sample {sample} of {tokens} tokens, cap {cap_tokens}"
-        place = bisect_left(rooms, tokens)
-        if place == len(rooms):
-            room, number = cap_tokens, len(bins)
-            bins.append([])
-        else:
-            room = rooms[place]
-            number = bins_of_room[room].pop()
-            if not bins_of_room[room]:
-                del rooms[place]
-        bins[number].append(sample)
-        left = room - tokens
-        if left:
-            if not bins_of_room[left]:
-                insort(rooms, left)
-            bins_of_room[left].append(number)
-    return bins
+def _fitted(longest_first: Sequence[int], tokens_S: Sequence[int], cap_tokens: int) -> list[list[int]]:
+    """Best fit's bins."""
+    fitted = best_fit([tokens_S[sample] for sample in longest_first], cap_tokens=cap_tokens)
+    return [[longest_first[place] for place in places] for places in fitted]
 
 
 def _balanced(longest_first: Sequence[int], tokens_S: Sequence[int], cap_tokens: int) -> list[list[int]]:
     """Best fit's bins, or fewer if balancing keeps the cap with fewer."""
-    bins = _best_fit(longest_first, tokens_S, cap_tokens)
+    bins = _fitted(longest_first, tokens_S, cap_tokens)
     tokens = [tokens_S[sample] for sample in longest_first]
     fewest = count_fewest_microbatches(tokens, cap_tokens=cap_tokens)
     while fewest < len(bins):

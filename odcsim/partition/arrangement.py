@@ -156,17 +156,25 @@ class Arrangement:
             size: slots that each exchanges.
             turn: of many slots, others are offered turn by turn.
         """
-        latest_first = np.argsort(-self._times_P, kind="stable")
+        last = int(self._times_P.argmax())
         # Where there are too many to ask, those that end first have most to give.
         asked = max(_MOST_WITH_LAST // self._comparisons_of_pair(size), 1)
-        takers_Q = latest_first[:0:-1][:asked]
-        parts_Q2 = np.stack([latest_first[:1].repeat(takers_Q.size), takers_Q], axis=1)
+        takers_Q = self._first_to_end(asked + 1)
+        takers_Q = takers_Q[takers_Q != last][:asked]
+        parts_Q2 = np.stack([np.full_like(takers_Q, last), takers_Q], axis=1)
         best = self._best_exchanges(parts_Q2, size, turn)
         pair = [best.gain_Q.argmax()]
         if best.gain_Q[pair] <= self._smallest_gain:
             return False
         self._make(parts_Q2[pair], best.slots_Q2N[pair])
         return True
+
+    def _first_to_end(self, most: int) -> IntArray:
+        """The parts that end first, so many at most; of those that end together the later ones."""
+        earliest = np.arange(self.task.parts)
+        if most < self.task.parts:
+            earliest = np.flatnonzero(self._times_P <= np.partition(self._times_P, most - 1)[most - 1])
+        return earliest[np.lexsort((-earliest, self._times_P[earliest]))][:most]
 
     @property
     def _smallest_gain(self) -> float:

@@ -28,7 +28,7 @@ from odcsim.partition.exhaustive import can_try_all, try_all
 from odcsim.partition.refine import lower_heaviest_by_swaps
 from odcsim.partition.task import PartitionTask
 
-__all__ = ["balance"]
+__all__ = ["balance", "find_homes"]
 
 # Up to so many items, differencing with swaps is quick, and more often than not the better start.
 _FEW_ITEMS = 128
@@ -62,6 +62,29 @@ def balance(
         the items of each part, ascending. Parts are in the order given; where they are all alike, by descending sum.
         None where no arrangement was found that keeps the cap, which there can be without one.
     """
+    homes_S = find_homes(
+        costs_S,
+        parts=parts,
+        equal_counts=equal_counts,
+        loads_P=loads_P,
+        speeds_P=speeds_P,
+        tokens_S=tokens_S,
+        cap_tokens=cap_tokens,
+    )
+    return None if homes_S is None else _items_of_parts(homes_S, parts)
+
+
+def find_homes(
+    costs_S: Sequence[float] | FloatArray,
+    *,
+    parts: int,
+    equal_counts: bool = False,
+    loads_P: Sequence[float] | FloatArray | None = None,
+    speeds_P: Sequence[float] | FloatArray | None = None,
+    tokens_S: Sequence[int] | IntArray | None = None,
+    cap_tokens: int | None = None,
+) -> IntArray | None:
+    """As `balance`; the part of each item instead of the items of each part."""
     costs = np.asarray(costs_S, dtype=np.float64)
     loads = np.zeros(parts) if loads_P is None else np.asarray(loads_P, dtype=np.float64)
     speeds = np.ones(parts) if speeds_P is None else np.asarray(speeds_P, dtype=np.float64)
@@ -81,11 +104,7 @@ def balance(
         return None
     homes_S = np.empty_like(arranged)
     homes_S[descending] = arranged
-    items = _items_of_parts(homes_S, parts)
-    if task.are_alike:
-        sums = np.bincount(homes_S, weights=costs, minlength=parts).tolist()
-        return [items[part] for part in sorted(range(parts), key=lambda part: (-sums[part], items[part]))]
-    return items
+    return _by_descending_sum(homes_S, costs, parts) if task.are_alike else homes_S
 
 
 def _check(
@@ -104,6 +123,16 @@ def _check(
     if tokens is not None:
         assert tokens.shape == costs.shape, f"{tokens.size} lengths for {costs.size} items"
         assert tokens.min(initial=0) >= 0, f"a length is {tokens.min()} tokens; lengths are not negative"
+
+
+def _by_descending_sum(homes_S: IntArray, costs_S: FloatArray, parts: int) -> IntArray:
+    """The same homes, parts renumbered. Of equal sums an empty one comes first, then that with the lowest item."""
+    sums_P = np.bincount(homes_S, weights=costs_S, minlength=parts)
+    first_P = np.full(parts, -1)
+    first_P[homes_S[::-1]] = np.arange(homes_S.size)[::-1]
+    number_P = np.empty(parts, dtype=np.int64)
+    number_P[np.lexsort((first_P, -sums_P))] = np.arange(parts)
+    return number_P[homes_S]
 
 
 def _items_of_parts(homes_S: IntArray, parts: int) -> list[list[int]]:

@@ -125,30 +125,39 @@ _Change = dict[int, list[int]]
 
 
 def lower_busiest(
-    parts: Sequence[Sequence[int]], costs: RankCosts, *, budget: int, good_enough_s: float = 0.0
+    parts: Sequence[Sequence[int]],
+    costs: RankCosts,
+    *,
+    budget: int,
+    good_enough_s: float = 0.0,
+    most_partners: int | None = None,
 ) -> list[list[int]]:
     """The same division of units after exchanges that shorten the busiest rank.
 
     Args:
         parts: the units of each rank.
         costs: what they cost there.
-        budget: candidates looked at, about: a million take some tens of milliseconds.
+        budget: candidates looked at, about: a million take some tens of milliseconds. A neighbourhood of more than
+            these is left out.
         good_enough_s: where the busiest rank is down to this, nothing more is tried.
+        most_partners: ranks that it exchanges with, the idlest; None: all.
 
     Returns:
         the units of each rank, ascending.
     """
     found = [sorted(part) for part in parts]
     times = [costs.time_s(rank, units) for rank, units in enumerate(found)]
+    sums = _Sums.of(found, costs)
     left = budget
     while len(found) > 1 and left > 0:
         busiest = max(range(len(found)), key=times.__getitem__)
         wanted_s = times[busiest] * (1 - _SMALLEST_GAIN)
         if times[busiest] <= good_enough_s:
             break
-        sums = _Sums.of(found, costs)
         change = None
-        for candidates in _neighbourhoods(found, times, busiest, sums):
+        for candidates in _neighbourhoods(found, times, busiest, sums, most_partners=most_partners):
+            if candidates.size > budget:
+                continue
             left -= candidates.size
             change = candidates.best(wanted_s)
             if change is not None or left <= 0:
@@ -158,6 +167,7 @@ def lower_busiest(
         for rank, units in change.items():
             found[rank] = sorted(units)
             times[rank] = costs.time_s(rank, units)
+            sums.change(rank, found[rank])
     return found
 
 
@@ -175,8 +185,7 @@ class _Sums:
     def of(cls, parts: Sequence[Sequence[int]], costs: RankCosts) -> _Sums:
         units, ranks = costs.units, len(parts)
         rank_U = np.empty(len(units.samples), dtype=np.int64)
-        for rank, part in enumerate(parts):
-            rank_U[part] = rank
+        rank_U[list(chain.from_iterable(parts))] = np.repeat(np.arange(ranks), list(map(len, parts)))
         return cls(
             costs=costs,
             rank_U=rank_U,
@@ -185,20 +194,36 @@ class _Sums:
             large_D=np.bincount(rank_U, weights=units.large_U, minlength=ranks).astype(np.int64),
         )
 
+    def change(self, rank: int, held: Sequence[int]) -> None:
+        """Let a rank hold other units; whoever is to hold those that it loses is changed, too."""
+        units = self.costs.units
+        chosen = np.array(held, dtype=np.int64)
+        self.rank_U[chosen] = rank
+        for sum_D, of_units in (
+            (self.cost_D, units.costs_U),
+            (self.tokens_D, units.tokens_U),
+            (self.large_D, units.large_U),
+        ):
+            sum_D[rank] = of_units[chosen].sum()
+
 
 class _Exchanges:
     """Some units of the busiest rank against one of another's, or none."""
 
-    def __init__(self, parts: Sequence[Sequence[int]], busiest: int, sums: _Sums) -> None:
+    def __init__(self, parts: Sequence[Sequence[int]], busiest: int, partners: Sequence[int], sums: _Sums) -> None:
         self._parts, self._busiest, self._sums = parts, busiest, sums
-        others = np.flatnonzero(sums.rank_U != busiest)
-        ranks = np.delete(np.arange(len(parts)), busiest)
+        ranks = np.sort(partners)
+        if ranks.size < len(parts) - 1:
+            others = np.sort(np.fromiter(chain.from_iterable(parts[rank] for rank in partners), dtype=np.int64))
+        else:
+            others = np.flatnonzero(sums.rank_U != busiest)
         self._taken_T = np.concatenate([others, np.full(ranks.size, _NOTHING)])
         self._rank_T = np.concatenate([sums.rank_U[others], ranks])
         mine = np.array(parts[busiest], dtype=np.int64)
         given = [np.stack([mine, np.full(mine.size, _NOTHING)], axis=1)]
-        first, second = np.triu_indices(mine.size, 1)
-        if (mine.size + first.size) * self._taken_T.size <= _MOST_PAIRED:
+        pairs = mine.size * (mine.size - 1) // 2
+        if (mine.size + pairs) * self._taken_T.size <= _MOST_PAIRED:
+            first, second = np.triu_indices(mine.size, 1)
             given.append(np.stack([mine[first], mine[second]], axis=1))
         self._given_G2 = np.concatenate(given)
 
@@ -273,10 +298,12 @@ class _Divisions:
 
 
 def _neighbourhoods(
-    parts: Sequence[Sequence[int]], times: Sequence[float], busiest: int, sums: _Sums
+    parts: Sequence[Sequence[int]], times: Sequence[float], busiest: int, sums: _Sums, *, most_partners: int | None
 ) -> Iterator[_Exchanges | _Divisions]:
-    yield _Exchanges(parts, busiest, sums)
-    idlest_first = [rank for rank in sorted(range(len(parts)), key=times.__getitem__) if rank != busiest]
+    idlest_first = [rank for rank in sorted(range(len(parts)), key=times.__getitem__) if rank != busiest][
+        :most_partners
+    ]
+    yield _Exchanges(parts, busiest, idlest_first, sums)
     pairs = combinations(idlest_first[:_MOST_IN_THREES], 2)
     for others in chain(((rank,) for rank in idlest_first), pairs):
         units = sum(len(parts[rank]) for rank in (busiest, *others))

@@ -9,17 +9,20 @@ and is filled up with the least.
 Under a cap, parts without room are passed over, and an item that finds no room ends the attempt. Other attempts
 forget the costs: `fit_tokens` puts each item, the longest first, where it leaves the least room.
 
+To many parts, items are dealt in rounds at first (`dealing_rounds`), as far as they come to the same.
+
 Legend: S items, by descending cost; P parts.
 """
 
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_left, insort
 
 import numpy as np
 
 from odcsim.arrays import FloatArray, IntArray
+from odcsim.partition.best_fit import best_fit_homes
+from odcsim.partition.dealing_rounds import Needs, Times, deal_in_rounds
 from odcsim.partition.task import PartitionTask
 
 __all__ = ["deal", "fit_tokens"]
@@ -54,17 +57,14 @@ def fit_tokens(task: PartitionTask) -> IntArray | None:
         task: with a cap.
     """
     assert task.tokens_S is not None, "no cap to fit under"
-    tokens = task.tokens_S.tolist()
-    homes = [0] * task.items
-    rooms = [(task.cap_tokens, part) for part in range(task.parts)]  # ascending
-    for item in np.argsort(-task.tokens_S, kind="stable").tolist():
-        place = bisect_left(rooms, (tokens[item], -1))
-        if place == len(rooms):
+    longest_first = np.argsort(-task.tokens_S, kind="stable")
+    held = longest_first[: np.count_nonzero(task.tokens_S)]  # an item of no tokens fits anywhere
+    homes_S = np.zeros(task.items, dtype=np.int64)
+    if held.size:
+        if task.tokens_S[held[0]] > task.cap_tokens:
             return None
-        room, part = rooms.pop(place)
-        insort(rooms, (room - tokens[item], part))
-        homes[item] = part
-    return np.array(homes, dtype=np.int64)
+        homes_S[held] = best_fit_homes(task.tokens_S[held].tolist(), cap_tokens=task.cap_tokens)
+    return homes_S if homes_S.max(initial=0) < task.parts else None
 
 
 def _deal_to_first_to_end(task: PartitionTask) -> list[int] | None:
@@ -76,18 +76,12 @@ def _deal_to_first_to_end(task: PartitionTask) -> list[int] | None:
         if scanned is None:
             return None
         homes = scanned
+    if task.tokens_S is None or rooms_P is None:
+        return _deal_by_time(task, works_P, homes)
     costs = task.costs_S[len(homes) :].tolist()
     paces = (1 / task.speeds_P).tolist()
     heap = [(time, part) for part, time in enumerate((works_P / task.speeds_P).tolist())]
     heapq.heapify(heap)
-    if task.tokens_S is None or rooms_P is None:
-        costly = int(np.count_nonzero(task.costs_S[len(homes) :]))
-        for cost in costs[:costly]:
-            time, part = heap[0]
-            homes.append(part)
-            heapq.heapreplace(heap, (time + cost * paces[part], part))
-        # Items of no cost would all go to one part.
-        return homes + [item % task.parts for item in range(len(costs) - costly)]
     rooms = rooms_P.tolist()
     for cost, tokens in zip(costs, task.tokens_S[len(homes) :].tolist(), strict=True):
         entry = _pop_with_room(heap, rooms, tokens)
@@ -98,6 +92,23 @@ def _deal_to_first_to_end(task: PartitionTask) -> list[int] | None:
         rooms[part] -= tokens
         heapq.heappush(heap, (time + cost * paces[part], part))
     return homes
+
+
+def _deal_by_time(task: PartitionTask, works_P: FloatArray, homes: list[int]) -> list[int]:
+    """Homes of all items, those of the first ones being given, where no cap is in the way."""
+    paces_P = 1 / task.speeds_P
+    costly_S = task.costs_S[len(homes) : np.count_nonzero(task.costs_S)]
+    times = Times(works_P / task.speeds_P, paces_P)
+    homes += deal_in_rounds(times, costly_S)
+    heap = [(time, part) for part, time in enumerate(times.keys_P.tolist())]
+    heapq.heapify(heap)
+    paces = paces_P.tolist()
+    for cost in task.costs_S[len(homes) : np.count_nonzero(task.costs_S)].tolist():
+        time, part = heap[0]
+        homes.append(part)
+        heapq.heapreplace(heap, (time + cost * paces[part], part))
+    # Items of no cost would all go to one part.
+    return homes + [item % task.parts for item in range(task.items - len(homes))]
 
 
 def _scan(task: PartitionTask, works_P: FloatArray, rooms_P: IntArray | None) -> list[int] | None:
@@ -119,25 +130,28 @@ def _scan(task: PartitionTask, works_P: FloatArray, rooms_P: IntArray | None) ->
 
 
 def _deal_to_neediest(task: PartitionTask) -> list[int] | None:
-    lacks = (task.floor_time * task.speeds_P - task.loads_P).tolist()
-    places = [task.most] * task.parts
-    # So many parts may fill their last place. The others are full one before it.
-    last_places = task.items - task.parts * task.fewest if task.most > task.fewest else task.parts
-    rooms = None if task.tokens_S is None else [task.cap_tokens] * task.parts
-    tokens = [0] * task.items if task.tokens_S is None else task.tokens_S.tolist()
-    heap: list[_Entry] = [(-lack / max(task.most, 1), part) for part, lack in enumerate(lacks)]
+    needs = Needs(
+        lacks_P=task.floor_time * task.speeds_P - task.loads_P,
+        places_P=np.full(task.parts, task.most),
+        # So many parts may fill their last place. The others are full one before it.
+        last_places=task.items - task.parts * task.fewest if task.most > task.fewest else task.parts,
+    )
+    if task.tokens_S is None:
+        return _deal_by_need(task, needs)
+    lacks, places, last_places = needs.lacks_P.tolist(), needs.places_P.tolist(), needs.last_places
+    rooms = [task.cap_tokens] * task.parts
+    heap = [(key, part) for part, key in enumerate(needs.keys_P.tolist())]
     heapq.heapify(heap)
     homes: list[int] = []
-    for cost, length in zip(task.costs_S.tolist(), tokens, strict=True):
-        entry = heapq.heappop(heap) if rooms is None else _pop_with_room(heap, rooms, length)
+    for cost, tokens in zip(task.costs_S.tolist(), task.tokens_S.tolist(), strict=True):
+        entry = _pop_with_room(heap, rooms, tokens)
         if entry is None:
             return None
         part = entry[1]
         homes.append(part)
         lacks[part] -= cost
         places[part] -= 1
-        if rooms is not None:
-            rooms[part] -= length
+        rooms[part] -= tokens
         if places[part] == 0:
             last_places -= 1
             if last_places == 0:
@@ -145,6 +159,31 @@ def _deal_to_neediest(task: PartitionTask) -> list[int] | None:
                 heapq.heapify(heap)
         elif places[part] > 1 or last_places:
             heapq.heappush(heap, (-lacks[part] / places[part], part))
+    return homes
+
+
+def _deal_by_need(task: PartitionTask, needs: Needs) -> list[int]:
+    """Homes of all items where no cap is in the way."""
+    homes = deal_in_rounds(needs, task.costs_S)
+    lacks, places, last_places = needs.lacks_P.tolist(), needs.places_P.tolist(), needs.last_places
+    full = 0 if last_places else 1
+    heap = [(key, part) for part, key in enumerate(needs.keys_P.tolist()) if places[part] > full]
+    heapq.heapify(heap)
+    for cost in task.costs_S[len(homes) :].tolist():
+        part = heap[0][1]
+        homes.append(part)
+        lacks[part] -= cost
+        places[part] -= 1
+        if places[part] > full:
+            heapq.heapreplace(heap, (-lacks[part] / places[part], part))
+            continue
+        heapq.heappop(heap)
+        if places[part] == 0:
+            last_places -= 1
+            if last_places == 0:
+                full = 1
+                heap = [entry for entry in heap if places[entry[1]] > full]
+                heapq.heapify(heap)
     return homes
 
 

@@ -10,9 +10,9 @@ Invariant: no microbatch holds more tokens than the cap, unless it is a single s
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections.abc import Sequence
 
+from odcsim.partition.best_fit import best_fit
 from odcsim.partition.bounds import count_fewest_microbatches
 from odcsim.partition.differencing import split_by_differencing
 from odcsim.plan import Microbatch
@@ -21,6 +21,8 @@ __all__ = ["FewestPacker", "pack_fewest"]
 
 # Places that the search tries for one count of microbatches: a few hundred microseconds.
 _PLACES_TRIED = 400
+# Samples given to differencing for one set: some 50 milliseconds.
+_MOST_DIFFERENCED = 8192
 # With more samples than these, short ones fill what longer ones leave, and best fit is as good as it gets.
 _MOST_SEARCHED = 40
 
@@ -28,33 +30,49 @@ _MOST_SEARCHED = 40
 class FewestPacker:
     """Packs sets of samples of one minibatch, each set once."""
 
-    def __init__(self, tokens_S: Sequence[int], *, cap_tokens: int) -> None:
-        """Args: the lengths of all samples, and the cap, both in tokens."""
+    def __init__(
+        self, tokens_S: Sequence[int], *, cap_tokens: int, most_differenced: int = _MOST_DIFFERENCED
+    ) -> None:
+        """Args: the lengths of all samples, and the cap, both in tokens; see `pack_fewest`."""
         self._tokens_S = tokens_S
         self._cap_tokens = cap_tokens
+        self._most_differenced = most_differenced
         self._packed: dict[tuple[int, ...], tuple[Microbatch, ...]] = {}
 
     def pack(self, samples: Sequence[int]) -> tuple[Microbatch, ...]:
         """Microbatches of a rank that is to run these samples, in no particular order."""
         key = tuple(sorted(samples))
         if key not in self._packed:
-            self._packed[key] = pack_fewest(key, tokens_S=self._tokens_S, cap_tokens=self._cap_tokens)
+            self._packed[key] = pack_fewest(
+                key,
+                tokens_S=self._tokens_S,
+                cap_tokens=self._cap_tokens,
+                most_differenced=self._most_differenced,
+            )
         return self._packed[key]
 
 
-def pack_fewest(samples: Sequence[int], *, tokens_S: Sequence[int], cap_tokens: int) -> tuple[Microbatch, ...]:
+def pack_fewest(
+    samples: Sequence[int],
+    *,
+    tokens_S: Sequence[int],
+    cap_tokens: int,
+    most_differenced: int = _MOST_DIFFERENCED,
+) -> tuple[Microbatch, ...]:
     """Microbatches for a set of samples, in no particular order; their samples ascend.
 
     Args:
         samples: sample indices.
         tokens_S: length of every sample of the minibatch.
         cap_tokens: most tokens of a microbatch.
+        most_differenced: differencing is tried for one count after another as long as it is given no more samples in
+            all.
     """
     longest_first = sorted(samples, key=lambda sample: (-tokens_S[sample], sample))
     tokens = [min(tokens_S[sample], cap_tokens) for sample in longest_first]
-    bins = _best_fit(tokens, cap_tokens)
+    bins = best_fit(tokens, cap_tokens=cap_tokens)
     fewest = count_fewest_microbatches(tokens, cap_tokens=cap_tokens) if len(bins) > 1 else 1
-    for count in range(fewest, len(bins)):
+    for count in range(fewest, len(bins))[: most_differenced // max(len(tokens), 1)]:
         fewer = _by_differencing(tokens, cap_tokens, count)
         if fewer is None and len(tokens) <= _MOST_SEARCHED:
             fewer = _by_search(tokens, cap_tokens, count)
@@ -62,22 +80,6 @@ def pack_fewest(samples: Sequence[int], *, tokens_S: Sequence[int], cap_tokens: 
             bins = fewer
             break
     return tuple(tuple(sorted(longest_first[place] for place in places)) for places in bins)
-
-
-def _best_fit(tokens: Sequence[int], cap_tokens: int) -> list[list[int]]:
-    """Each sample into the microbatch with the least room that still holds it."""
-    bins: list[list[int]] = []
-    rooms: list[tuple[int, int]] = []  # (tokens left, microbatch), ascending
-    for place, length in enumerate(tokens):
-        fitting = bisect_left(rooms, (length, -1))
-        if fitting == len(rooms):
-            insort(rooms, (cap_tokens - length, len(bins)))
-            bins.append([place])
-        else:
-            room, number = rooms.pop(fitting)
-            insort(rooms, (room - length, number))
-            bins[number].append(place)
-    return bins
 
 
 def _by_differencing(tokens: Sequence[int], cap_tokens: int, count: int) -> list[list[int]] | None:

@@ -15,7 +15,6 @@ step, as no other grouping has a smaller sum of heights.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
@@ -25,12 +24,17 @@ import numpy as np
 from odcsim.arrays import FloatArray, IntArray
 from odcsim.partition.balance import balance
 from odcsim.partition.bounds import count_fewest_microbatches
+from odcsim.partition.longest_first import LongestFirst, Pool
 
 __all__ = ["FilledSteps", "even_out_steps", "fill_steps", "sort_bins"]
 
 # Heights of a step, in shares of what an even spread of the samples left needs, the most promising first: 0 is as low
 # as its longest sample, 1e9 no limit but the cap.
 _SHARES = (1.0, 0.0, 1e9, 1.1, 0.97, 1.03, 0.9, 1.3)
+# Of more samples than these, only the shares that were the best of large minibatches: in few steps the first, in many
+# the others.
+_MANY_SAMPLES = 1 << 14
+_SHARES_OF_MANY = (1.0, 1e9, 1.3)
 # Changes of single heights that are tried around the best heights found.
 _HEIGHT_CHANGES = (1.15, 0.87, 1.05, 0.95, 1.02, 0.98)
 # Samples placed while heights are tried, at most: at first, but for three tries, and then around the best.
@@ -40,6 +44,8 @@ _PLACED_AROUND_THE_BEST = 5_000
 _FRUITLESS_STEPS = 2
 # Rounding must not keep a sample out of the step whose height it sets.
 _SLACK = 1 + 1e-12
+# Where samples of the last step pass over more full bins than these, it is given up.
+_MOST_PASSED = 1 << 20
 
 # The height of a step, from its number and the cost of all samples left.
 _Height = Callable[[int, float], float]
@@ -75,7 +81,13 @@ def sort_bins(bins: Sequence[Sequence[int]], costs_S: Sequence[float], *, ranks:
 
 
 def fill_steps(
-    costs_S: Sequence[float], tokens_S: Sequence[int], *, ranks: int, cap_tokens: int, constant: float
+    costs_S: Sequence[float],
+    tokens_S: Sequence[int],
+    *,
+    ranks: int,
+    cap_tokens: int,
+    constant: float,
+    most_placed: int | None = None,
 ) -> list[FilledSteps]:
     """The best arrangement found for each number of steps that was tried, the best of all first.
 
@@ -85,13 +97,19 @@ def fill_steps(
         ranks: bins of a step.
         cap_tokens: most tokens of a bin.
         constant: seconds of a step, whatever it holds.
+        most_placed: no arrangement is tried any more once so many samples were placed; None: no limit.
+
+    Returns:
+        at least one, unless the limit was reached first.
     """
     assert len(costs_S) > 0, "no sample to fill steps with"
-    filler = _Filler(costs_S, tokens_S, ranks=ranks, cap_tokens=cap_tokens, constant=constant)
+    filler = _Filler(costs_S, tokens_S, ranks=ranks, cap_tokens=cap_tokens, constant=constant, most_placed=most_placed)
     found: list[FilledSteps] = []
     fruitless = 0
     for steps in filler.steps_to_try():
         if found and steps * constant + filler.least_heights_s >= found[0].time_s:
+            break
+        if filler.is_tired:
             break
         best = filler.best_of(steps)
         if best is None:
@@ -135,21 +153,30 @@ class _Filler:
     """Fills steps with one minibatch's samples, again and again."""
 
     def __init__(
-        self, costs_S: Sequence[float], tokens_S: Sequence[int], *, ranks: int, cap_tokens: int, constant: float
+        self,
+        costs_S: Sequence[float],
+        tokens_S: Sequence[int],
+        *,
+        ranks: int,
+        cap_tokens: int,
+        constant: float,
+        most_placed: int | None,
     ) -> None:
-        self._samples = sorted(range(len(costs_S)), key=lambda sample: (-costs_S[sample], -tokens_S[sample], sample))
         self._costs_S, self._ranks, self._cap_tokens, self._constant = costs_S, ranks, cap_tokens, constant
         self._tokens_S = [min(tokens, cap_tokens) for tokens in tokens_S]
-        # Negative, so that they ascend.
-        self._negative_costs = [-costs_S[sample] for sample in self._samples]
-        self._negative_tokens = [-self._tokens_S[sample] for sample in self._samples]
-        self._total_s = sum(costs_S)
-        self.least_heights_s = max(self._total_s / ranks, max(costs_S, default=0.0))
+        self._samples = LongestFirst(range(len(costs_S)), costs_S, self._tokens_S)
+        self.least_heights_s = max(sum(costs_S) / ranks, max(costs_S, default=0.0))
+        self._placed, self._most_placed = 0, most_placed
+
+    @property
+    def is_tired(self) -> bool:
+        """Whether as many samples were placed as are to be."""
+        return self._most_placed is not None and self._placed >= self._most_placed
 
     def steps_to_try(self) -> Iterator[int]:
         """Numbers of steps, from the fewest that could do to one for each row of samples."""
         fewest = -(-count_fewest_microbatches(self._tokens_S, cap_tokens=self._cap_tokens) // self._ranks)
-        return iter(range(fewest, -(-len(self._samples) // self._ranks) + 1))
+        return iter(range(fewest, -(-len(self._costs_S) // self._ranks) + 1))
 
     def best_of(self, steps: int) -> FilledSteps | None:
         """The best arrangement found in at most so many steps."""
@@ -157,7 +184,7 @@ class _Filler:
             parts = balance(self._costs_S, parts=self._ranks, tokens_S=self._tokens_S, cap_tokens=self._cap_tokens)
             return None if parts is None else self._sorted(parts)
         best: FilledSteps | None = None
-        samples = len(self._samples)
+        samples = len(self._costs_S)
         tries = _PLACED_AROUND_THE_BEST // samples
 
         def attempt(height: _Height) -> bool:
@@ -171,8 +198,9 @@ class _Filler:
             best = filled
             return True
 
-        for share in _SHARES[: max(_PLACED_AT_FIRST // samples, 3)]:
-            attempt(self._in_proportion(share, steps))
+        for share in _SHARES_OF_MANY if samples > _MANY_SAMPLES else _SHARES[: max(_PLACED_AT_FIRST // samples, 3)]:
+            if not self.is_tired:
+                attempt(self._in_proportion(share, steps))
         improved = best is not None
         while improved and tries > 0:
             assert best is not None
@@ -201,47 +229,34 @@ class _Filler:
             steps: how many, at most.
             height: for a step and the cost of all samples left, its height, if their longest is not higher.
         """
-        samples, negative_costs, negative_tokens = self._samples[:], self._negative_costs[:], self._negative_tokens[:]
-        left_s = self._total_s
+        self._placed += len(self._costs_S)
+        pool = Pool(self._samples)
         bins: list[list[int]] = []
         for step in range(steps - 1):
-            if not samples:
+            highest_s = pool.highest_cost
+            if highest_s is None:
                 return bins
-            limit_s = max(height(step, left_s), -negative_costs[0]) * _SLACK
-            for _ in range(self._ranks):
-                chosen, room_s, room_tokens = [], limit_s, self._cap_tokens
-                while samples:
-                    # The longest that fits: costs and tokens ascend together, the longest first.
-                    place = max(bisect_left(negative_costs, -room_s), bisect_left(negative_tokens, -room_tokens))
-                    while place < len(samples) and room_tokens + negative_tokens[place] < 0:
-                        place += 1  # Costs that do not rise with length leave tokens out of order.
-                    if place == len(samples):
-                        break
-                    chosen.append(samples.pop(place))
-                    cost_s = -negative_costs.pop(place)
-                    room_s -= cost_s
-                    left_s -= cost_s
-                    room_tokens += negative_tokens.pop(place)
-                bins.append(chosen)
-        spread = self._spread(samples, negative_costs, negative_tokens)
+            limit_s = max(height(step, pool.cost), highest_s) * _SLACK
+            bins += [pool.fill(limit_s, self._cap_tokens) for _ in range(self._ranks)]
+        spread = self._spread(pool.rest())
         return None if spread is None else bins + spread
 
-    def _spread(
-        self, samples: Sequence[int], negative_costs: Sequence[float], negative_tokens: Sequence[int]
-    ) -> list[list[int]] | None:
+    def _spread(self, samples: Sequence[int]) -> list[list[int]] | None:
         """Samples over the bins of one step, each into the one of least cost that has room; None where none has."""
         bins: list[list[int]] = [[] for _ in range(self._ranks)]
         heap = [(0.0, number, self._cap_tokens) for number in range(self._ranks)]
         heapify(heap)
-        for sample, negative_s, negative in zip(samples, negative_costs, negative_tokens, strict=True):
-            full = []
-            while heap and heap[0][2] + negative < 0:
+        passed = 0
+        for sample in samples:
+            tokens, full = self._tokens_S[sample], []
+            while heap and heap[0][2] < tokens:
                 full.append(heappop(heap))
-            if not heap:
+            passed += len(full)
+            if not heap or passed > _MOST_PASSED:
                 return None
             load_s, number, room_tokens = heappop(heap)
             bins[number].append(sample)
-            for entry in ((load_s - negative_s, number, room_tokens + negative), *full):
+            for entry in ((load_s + self._costs_S[sample], number, room_tokens - tokens), *full):
                 heappush(heap, entry)
         return bins
 

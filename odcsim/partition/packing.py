@@ -1,7 +1,7 @@
 """A rank's samples into microbatches: near-equal cost by differencing, with the token cap as a hard postcondition.
 
-The number of microbatches starts at the fewest that could hold the samples and grows by one until no microbatch
-breaks the cap. That ends, at the latest when every sample is alone.
+The number of microbatches starts at the fewest that could hold the samples and grows by one, or by a small share where
+they are many, until no microbatch breaks the cap. That ends, at the latest when every sample is alone.
 
 A sample longer than the cap (its user has allowed that) gets a microbatch of its own; it counts as a sample of cap
 tokens wherever microbatches are counted. The other samples are packed as if it were not there.
@@ -19,6 +19,9 @@ from odcsim.partition.differencing import split_by_differencing
 from odcsim.plan import Microbatch
 
 __all__ = ["pack_rank", "pack_ranks_alike"]
+
+# More microbatches than these grow by more than one, so that tries stay few.
+_MANY = 64
 
 
 def pack_rank(
@@ -39,6 +42,8 @@ def pack_ranks_alike(
     ranks: Sequence[Sequence[int]], *, costs_S: Sequence[float], tokens_S: Sequence[int], cap_tokens: int
 ) -> tuple[tuple[Microbatch, ...], ...]:
     """Every rank's microbatches, the count agreed between them: the smallest with which all ranks keep the cap.
+
+    Of counts from 128 on, those up to a 64th above it are not told apart.
 
     A rank with fewer samples than the agreed count runs each of them alone, and so has fewer microbatches than the
     others.
@@ -65,7 +70,7 @@ def pack_ranks_alike(
             packed.append(microbatches)
         else:
             return tuple(packed)
-        count += 1
+        count += max(count // _MANY, 1)
 
 
 def _split(

@@ -19,7 +19,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
+from itertools import chain
 
 import numpy as np
 
@@ -33,6 +34,8 @@ _SMALLEST_GAIN = 1e-6
 _MOST_DIVIDED = 9
 # What preparing one costs, in exchanges looked at.
 _WORK_OF_A_DIVISION = 1000
+# Bins that a step's costliest one is divided with, at most.
+_MOST_OTHERS = 4096
 
 # The bins that samples are moved to.
 _Moves = dict[int, int]
@@ -69,21 +72,23 @@ def lower_heights(
     state = _State.of([*bins, *([] for _ in range(missing))], costs_S, np.minimum(tokens_S, cap_tokens), cap_tokens)
     owner_B = None if owners is None else np.array(owners, dtype=np.int64)
     left = budget
+    steps = _Steps.of(state.load_B, ranks=ranks, owner_B=owner_B)
     improved = len(bins) > 1
     while improved and left > 0:
         improved = False
         for neighbourhood in (_best_exchange, _best_division) if divides else (_best_exchange,):
             for step in range(len(state.load_B) // ranks):
-                steps = _Steps.of(state.load_B, ranks=ranks, owner_B=owner_B)
                 looked_at, moves = neighbourhood(state, steps, step, owner_B)
                 left -= looked_at
-                state.make(moves)
-                improved |= bool(moves)
+                if moves:
+                    improved = True
+                    state.make(moves)
+                    steps = _Steps.of(state.load_B, ranks=ranks, owner_B=owner_B)
                 if left <= 0:
                     break
             if improved:
                 break
-    return [[int(sample) for sample in np.flatnonzero(state.bin_S == number)] for number in range(len(state.load_B))]
+    return state.bins()
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,8 +109,7 @@ class _State:
     @classmethod
     def of(cls, bins: Sequence[Sequence[int]], costs_S: FloatArray, tokens_S: IntArray, cap_tokens: int) -> _State:
         bin_S = np.empty(costs_S.size, dtype=np.int64)
-        for number, chosen in enumerate(bins):
-            bin_S[list(chosen)] = number
+        bin_S[list(chain.from_iterable(bins))] = np.repeat(np.arange(len(bins)), list(map(len, bins)))
         return cls(
             cap_tokens=cap_tokens,
             cost_T=np.concatenate([costs_S, np.zeros(len(bins))]),
@@ -119,6 +123,12 @@ class _State:
     @property
     def bin_S(self) -> IntArray:
         return self.bin_T[: self.samples]
+
+    def bins(self) -> list[list[int]]:
+        """The samples of each bin, ascending."""
+        by_bin = np.argsort(self.bin_S, kind="stable").tolist()
+        ends = np.cumsum(np.bincount(self.bin_S, minlength=self.load_B.size)).tolist()
+        return [by_bin[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
     def make(self, moves: _Moves) -> None:
         """Put samples into other bins."""
@@ -163,7 +173,7 @@ class _Steps:
         rest_B[bin_KD[:, 0]] = load_K3[:, 1]
         return cls(bin_KD, load_K3, step_B, rest_B)
 
-    @property
+    @cached_property
     def smallest_gain_s(self) -> float:
         """What an exchange is to lower the sum of heights by, at least."""
         return _SMALLEST_GAIN * float(self.load_K3[:, 0].sum())
@@ -183,8 +193,10 @@ def _best_exchange(state: _State, steps: _Steps, step: int, owner_B: IntArray | 
     """How many exchanges of one sample of a step's costliest bin were looked at, and the best, if it gains enough."""
     high = steps.bin_KD[step, 0]
     height, second, _ = steps.load_K3[step]
+    if height - second <= steps.smallest_gain_s:
+        return 0, {}
     taken_T = np.flatnonzero(_open_T(state.bin_T, high, owner_B))
-    if height - second <= steps.smallest_gain_s or not taken_T.size:
+    if not taken_T.size:
         return 0, {}
     given_G, bin_T = np.flatnonzero(state.bin_S == high), state.bin_T[taken_T]
     cost_GT = state.cost_T[given_G][:, None] - state.cost_T[taken_T]
@@ -214,7 +226,7 @@ def _best_division(state: _State, steps: _Steps, step: int, owner_B: IntArray | 
     size_B = np.bincount(state.bin_S, minlength=state.load_B.size)
     open_B = _open_T(np.arange(state.load_B.size), high, owner_B)
     few_B = size_B + size_B[high] <= _MOST_DIVIDED
-    for number in np.flatnonzero(open_B & few_B & (size_B > 0)):
+    for number in np.flatnonzero(open_B & few_B & (size_B > 0))[:_MOST_OTHERS]:
         pool = np.flatnonzero((state.bin_S == high) | (state.bin_S == number))
         chosen_CU = _subsets_CU(pool.size)
         looked_at += len(chosen_CU) + _WORK_OF_A_DIVISION

@@ -14,7 +14,7 @@ Legend: S samples of a minibatch, D ranks.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -46,6 +46,14 @@ class PlanTask:
     cost: TokenCost
     speeds_D: FloatArray
     groups_S: IntArray | None
+
+    def on_ranks(self, rank_D: IntArray) -> PlanTask:
+        """The same for some of the ranks alone.
+
+        Args:
+            rank_D: their numbers.
+        """
+        return replace(self, ranks=rank_D.size, speeds_D=self.speeds_D[rank_D])
 
 
 class PlanFunction(Protocol):
@@ -141,8 +149,7 @@ class Policy:
     def _check_plan(self, plan: Plan, task: PlanTask) -> None:
         assert not plan.dropped, f"{self.name}: dropped samples {plan.dropped}, which is not for a policy to decide"
         # An oversized sample counts as one of cap tokens, so that any company breaks the cap.
-        capped = np.minimum(task.lengths_S, task.cap_tokens).tolist()
-        plan.check(capped, ranks=task.ranks, cap_tokens=task.cap_tokens)
+        plan.check(np.minimum(task.lengths_S, task.cap_tokens), ranks=task.ranks, cap_tokens=task.cap_tokens)
         if self.equal_counts:
             assert plan.has_equal_counts, f"{self.name}: microbatch counts {plan.counts} differ"
         if self.is_pulled:
@@ -150,12 +157,20 @@ class Policy:
         else:
             assert not plan.pulled, f"{self.name}: microbatches to be pulled, in a plan that names ranks"
         if task.groups_S is not None:
-            rank_of_group: dict[int, int] = {}
-            for rank, microbatches in enumerate(plan.ranks):
-                for sample in (sample for microbatch in microbatches for sample in microbatch):
-                    group = int(task.groups_S[sample])
-                    kept = rank_of_group.setdefault(group, rank) == rank
-                    assert kept, f"{self.name}: group {group} is on ranks {rank_of_group[group]} and {rank}"
+            self._check_groups(plan, task.groups_S)
+
+    def _check_groups(self, plan: Plan, groups_S: IntArray) -> None:
+        samples_D = [sum(map(len, microbatches)) for microbatches in plan.ranks]
+        rank_S = np.empty(groups_S.size, dtype=np.int64)
+        rank_S[np.fromiter(plan.samples(), dtype=np.int64)] = np.repeat(np.arange(len(plan.ranks)), samples_D)
+        _, first_G, group_S = np.unique(groups_S, return_index=True, return_inverse=True)
+        apart_S = np.flatnonzero(rank_S != rank_S[first_G[group_S]])
+        if apart_S.size:
+            sample = apart_S[0]
+            first = first_G[group_S[sample]]
+            raise AssertionError(
+                f"{self.name}: group {groups_S[sample]} is on ranks {rank_S[first]} and {rank_S[sample]}"
+            )
 
 
 def _checked_speeds_D(speeds_D: Sequence[float] | FloatArray | None, *, ranks: int) -> FloatArray:

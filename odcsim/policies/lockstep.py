@@ -16,6 +16,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import chain
 
+import numpy as np
+
 from odcsim.arrays import FloatArray, IntArray
 from odcsim.partition.balance import balance
 from odcsim.partition.fewest import pack_fewest
@@ -25,6 +27,8 @@ from odcsim.partition.step_exchanges import lower_heights
 from odcsim.plan import Microbatch, Plan
 from odcsim.policies.base import PlanTask, Policy
 from odcsim.policies.groups import members_of_groups
+from odcsim.policies.large import LARGE, size_of
+from odcsim.policies.large.lockstep import plan_at_once
 from odcsim.policies.lb_micro import LB_MICRO
 from odcsim.policies.local_sort import LOCAL_SORT
 from odcsim.policies.verl_native import VERL_NATIVE
@@ -40,6 +44,12 @@ _EXCHANGES = 1_000_000
 def _make_plan(task: PlanTask) -> Plan:
     if not task.lengths_S.size:
         return Plan(((),) * task.ranks)
+    if task.lengths_S.size < task.ranks:
+        # The first ranks have a sample each, at most; the others meet them with padding.
+        few = _make_plan(task.on_ranks(np.arange(task.lengths_S.size)))
+        return Plan(few.ranks + ((),) * (task.ranks - len(few.ranks)))
+    if size_of(task) > LARGE:
+        return plan_at_once(task)
     costs_S = task.cost.sample_costs_S(task.lengths_S)
     if task.groups_S is not None:
         return Plan(_keep_groups(task, costs_S, task.groups_S))

@@ -10,7 +10,6 @@ Times are in units of an even share of all samples' costs. Legend: S samples, D 
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from heapq import heapify, heapreplace
 from random import Random
@@ -18,10 +17,11 @@ from random import Random
 import numpy as np
 
 from odcsim.arrays import FloatArray
+from odcsim.partition.longest_first import LongestFirst, Pool
 from odcsim.plan import Microbatch
 from odcsim.policies.base import PlanTask
 
-__all__ = ["Outlook", "form_queue", "improve_queue"]
+__all__ = ["Outlook", "form_falling", "form_queue", "improve_queue"]
 
 # How much longer than the others a rank takes for everything that turns out slow.
 _SLOW = 1.5
@@ -48,7 +48,7 @@ class Outlook:
         cap_tokens: most tokens of a microbatch.
         ranks: D.
         costs_S: of each sample, by the first view.
-        ascending: all samples, shortest first.
+        samples: all of them, longest first.
     """
 
     def __init__(self, task: PlanTask) -> None:
@@ -63,9 +63,7 @@ class Outlook:
             _in_even_shares(costs_S * (1 + by * tokens_S / tokens_S.max()), ranks=task.ranks) for by in steeper
         )
         self._constant = max(task.cost.constant / even_share if even_share else 0.0, _LEAST_CONSTANT)
-        self.ascending = sorted(
-            range(len(self.tokens_S)), key=lambda sample: (self.tokens_S[sample], self.costs_S[sample], -sample)
-        )
+        self.samples = LongestFirst(range(len(self.tokens_S)), self.costs_S, self.tokens_S)
         # What a rank takes for what takes others 1: the slow one may be the first to pull, and gets the longest then.
         alike = [1.0] * task.ranks
         self._pace_XD = [alike]
@@ -125,33 +123,33 @@ def _pulled(loads: Sequence[float], pace_D: Sequence[float]) -> float:
 
 
 def form_queue(outlook: Outlook, *, parts: float, least: float) -> list[list[int]]:
+    """All samples as microbatches of falling size, see `form_falling`.
+
+    Args:
+        outlook: the samples.
+        parts: how many of each rank.
+        least: a microbatch is to be of this size at least, in even shares, as long as samples are left.
+    """
+    return form_falling(outlook.samples, ranks=outlook.ranks, cap_tokens=outlook.cap_tokens, parts=parts, least=least)
+
+
+def form_falling(samples: LongestFirst, *, ranks: int, cap_tokens: int, parts: float, least: float) -> list[list[int]]:
     """Microbatches of falling size: each is to take one part in `parts` x ranks of the work left, as in guided
     self-scheduling (Polychronopoulos and Kuck, IEEE Transactions on Computers C-36(12), 1987).
 
     The longest sample left begins a microbatch; then the longest that still fits joins, until none does.
 
     Args:
-        outlook: the samples.
+        samples: what they are formed of.
+        ranks: D.
+        cap_tokens: most tokens of a microbatch.
         parts: how many of each rank.
-        least: a microbatch is to be of this size at least, as long as samples are left.
+        least: a microbatch is to cost this at least, as long as samples are left.
     """
-    left = list(outlook.ascending)
-    costs, tokens = ([values[sample] for sample in left] for values in (outlook.costs_S, outlook.tokens_S))
-    work_left = sum(costs)
-    queue = []
-    while left:
-        room = max(work_left / (parts * outlook.ranks), least)
-        tokens_room = outlook.cap_tokens
-        microbatch: list[int] = []
-        place = len(left) - 1
-        while place >= 0:
-            microbatch.append(left.pop(place))
-            cost = costs.pop(place)
-            room -= cost
-            work_left -= cost
-            tokens_room -= int(tokens.pop(place))
-            place = min(bisect_right(costs, room), bisect_right(tokens, tokens_room)) - 1
-        queue.append(microbatch)
+    pool, queue = Pool(samples), []
+    while pool.highest_cost is not None:
+        room = max(pool.cost / (parts * ranks), least)
+        queue.append(pool.fill(room, cap_tokens, first_fits=True))
     return queue
 
 
