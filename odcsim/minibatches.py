@@ -1,10 +1,11 @@
-"""The minibatches of a scenario: their lengths, plans, slowdowns and lower bounds. Both programs run what is made here.
+"""The minibatches of a scenario: their lengths, plans and slowdowns. Both programs run what is made here.
 
 Legend: N minibatches, S samples of one, D ranks, M microbatches of a rank.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,13 +13,13 @@ import numpy as np
 from odcsim.arrays import FloatArray, IntArray
 from odcsim.errors import PolicyError
 from odcsim.lengths import cut, scaled
-from odcsim.partition.bounds import compute_lower_bound_s
+from odcsim.plan_cache import PlanCache
 from odcsim.policies import MinibatchPlan, plan_minibatch
 from odcsim.resolve import ResolvedCase, ResolvedScenario
 from odcsim.scenario import Workload
 from odcsim.scenario.schema import Slowdowns
 
-__all__ = ["compute_noise_DM", "draw_lengths", "draw_slowdowns", "lower_bound_s", "plan_of_case", "slowdowns_DM"]
+__all__ = ["compute_noise_DM", "draw_lengths", "draw_slowdowns", "plan_of_case", "slowdowns_DM"]
 
 # Keep slowdowns and noise apart from whatever else is drawn from the same seed.
 _SLOWDOWNS_KEY = 0x510
@@ -36,17 +37,32 @@ def draw_lengths(resolved: ResolvedScenario, *, file: Path | None = None) -> Int
 
 
 def plan_of_case(
-    resolved: ResolvedScenario, case: ResolvedCase, lengths_S: IntArray, *, minibatch: int, file: Path | None = None
+    resolved: ResolvedScenario,
+    case: ResolvedCase,
+    lengths_S: IntArray,
+    *,
+    minibatch: int,
+    file: Path | None = None,
+    plans: PlanCache | None = None,
 ) -> MinibatchPlan:
     """The plan that a case's policy makes of one minibatch; padding, if the case asks for it, is not in it.
+
+    Args:
+        resolved: the scenario.
+        case: one of its cases.
+        lengths_S: of the minibatch, in tokens.
+        minibatch: its number, from 0.
+        file: the scenario's file, for messages.
+        plans: plans that were made already; None: it is made.
 
     Raises:
         PolicyError: there is none; the text names the minibatch, its key the setting that is in the way.
     """
     workload, planning = resolved.scenario.workload, resolved.scenario.planning
     groups_NS = resolved.kept_groups_NS
+    make = plan_minibatch if plans is None else partial(plans.plan_minibatch, samples_before=minibatch * lengths_S.size)
     try:
-        return plan_minibatch(
+        return make(
             case.policy,
             lengths_S,
             ranks=resolved.scenario.cluster.ranks,
@@ -59,18 +75,6 @@ def plan_of_case(
     except PolicyError as error:
         key = f"workload.{error.key}" if error.key in Workload.model_fields else "workload"
         raise PolicyError(f"minibatch {minibatch}: {error.problem}", file=file, key=key, value=error.value) from None
-
-
-def lower_bound_s(resolved: ResolvedScenario, lengths_S: IntArray) -> float:
-    """What no plan of a minibatch can beat under any sync: compute alone, and the optimizer's step."""
-    workload = resolved.scenario.workload
-    cap_tokens = workload.max_tokens
-    if workload.oversize == "drop":
-        lengths_S = lengths_S[lengths_S <= cap_tokens]
-    elif workload.oversize == "truncate":
-        lengths_S = np.minimum(lengths_S, cap_tokens)
-    compute_s = compute_lower_bound_s(lengths_S, cost=resolved.cost, cap_tokens=cap_tokens, speeds_D=resolved.speeds_D)
-    return compute_s + resolved.cases[0].schedule.optimizer_s
 
 
 def draw_slowdowns(resolved: ResolvedScenario, *, minibatch: int, microbatches: int) -> FloatArray:

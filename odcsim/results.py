@@ -120,7 +120,7 @@ class CaseResult:
         label: for tables and charts.
         sync, policy, overlap, pad: the case.
         minibatch_s_N: seconds of every minibatch.
-        lower_bound_s_N: what no plan can beat, for the same minibatches.
+        lower_bound_s_N: what no plan can beat under the case's sync, for the same minibatches.
         fractions: where rank-time went.
         conservation: where samples and tokens went.
         mean_microbatches_per_rank: over ranks and minibatches, padding included.

@@ -16,9 +16,11 @@ from odcsim.engines.pulling import StretchOf, ranks_of_pulled
 from odcsim.engines.timeline import Span
 from odcsim.errors import InputError
 from odcsim.lengths import describe_lengths
+from odcsim.lower_bounds import lower_bounds_s_CN
 from odcsim.memory_advice import memory_result
 from odcsim.metrics import RankTimeTotals, paired_speedup
-from odcsim.minibatches import draw_lengths, draw_slowdowns, lower_bound_s, plan_of_case
+from odcsim.minibatches import draw_lengths, draw_slowdowns, plan_of_case
+from odcsim.plan_cache import PlanCache
 from odcsim.policies import MinibatchPlan
 from odcsim.resolve import ResolvedCase, ResolvedScenario, resolve
 from odcsim.results import CaseResult, Conservation, RunResult
@@ -48,6 +50,7 @@ def simulate(
     file: Path | None = None,
     engine: EngineChoice = "auto",
     progress: Progress | None = None,
+    plans: PlanCache | None = None,
 ) -> RunResult:
     """Simulate every case of a scenario on the same minibatches.
 
@@ -57,6 +60,7 @@ def simulate(
         file: the scenario's file, for messages.
         engine: `auto` takes `recurrence`, or `events` where links are shared.
         progress: called after every step.
+        plans: plans that were made already, as for another scenario on the same samples; what is made is put there.
 
     Raises:
         InputError: the scenario names something that is not there, or cannot be run.
@@ -67,23 +71,25 @@ def simulate(
         lengths_NS = draw_lengths(resolved, file=file)
     engine_name = _engine_name(resolved, engine, lengths_NS.size)
     runs = [_CaseRun(resolved, case) for case in resolved.cases]
-    bounds_s_N = np.empty(len(lengths_NS))
+    bounds_s_CN = np.empty((len(runs), len(lengths_NS)))
     # A step is a minibatch planned, or run, by one case.
     steps, done = 2 * len(lengths_NS) * len(runs), 0
     for chunk in _chunks(lengths_NS):
-        bounds_s_N[chunk] = [lower_bound_s(resolved, lengths_S) for lengths_S in lengths_NS[chunk]]
-        plans: dict[str, list[MinibatchPlan]] = {}
+        bounds_s_CN[:, chunk] = lower_bounds_s_CN(resolved, lengths_NS[chunk])
+        planned: dict[str, list[MinibatchPlan]] = {}
         for run in runs:
             policy = run.case.policy.name
-            if policy not in plans:
-                plans[policy] = []
+            if policy not in planned:
+                planned[policy] = []
                 for offset, lengths_S in enumerate(lengths_NS[chunk]):
                     minibatch = chunk.start + offset
-                    plans[policy].append(plan_of_case(resolved, run.case, lengths_S, minibatch=minibatch, file=file))
+                    planned[policy].append(
+                        plan_of_case(resolved, run.case, lengths_S, minibatch=minibatch, file=file, plans=plans)
+                    )
                     if progress is not None:
                         progress(done + offset + 1, steps)
             done += chunk.stop - chunk.start
-            run.add(plans[policy], lengths_NS[chunk], first_minibatch=chunk.start, engine_name=engine_name)
+            run.add(planned[policy], lengths_NS[chunk], first_minibatch=chunk.start, engine_name=engine_name)
             done += chunk.stop - chunk.start
             if progress is not None:
                 progress(done, steps)
@@ -92,7 +98,9 @@ def simulate(
         scenario=resolved.to_document(),
         engine=engine_name,
         lengths=dict(describe_lengths(lengths_NS.reshape(-1))),
-        cases=tuple(run.result(bounds_s_N, baseline=runs[0]) for run in runs),
+        cases=tuple(
+            run.result(bounds_s_N, baseline=runs[0]) for run, bounds_s_N in zip(runs, bounds_s_CN, strict=True)
+        ),
         warnings=(*resolved.warnings, *dict.fromkeys(str(warning.message) for warning in caught)),
         sampled_lengths=lengths_NS.reshape(-1)[:_SHOWN_LENGTHS],
     )

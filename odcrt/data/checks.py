@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import operator
-
+from odcsim.drop_in.inputs import as_whole_number
 from odcsim.errors import InputError
 
 __all__ = ["whole_number"]
@@ -21,10 +20,7 @@ def whole_number(key: str, value: object, *, least: int, most: int | None = None
     Raises:
         InputError: it is none, or out of range.
     """
-    try:
-        number = None if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        number = None
+    number = as_whole_number(value)
     if number is None:
         raise InputError("must be a whole number", key=key, value=value)
     if number < least or (most is not None and number > most):

@@ -25,8 +25,9 @@ import numpy as np
 
 from odcrt.data.checks import whole_number
 from odcrt.data.dataset_order import DatasetOrder
-from odcsim.arrays import IntArray
+from odcsim.arrays import FloatArray, IntArray
 from odcsim.costs.token_cost import TokenCost
+from odcsim.drop_in.inputs import speeds_D_of
 from odcsim.errors import InputError
 from odcsim.plan import Plan
 from odcsim.policies import MinibatchPlan, Oversize, Policy, apply_oversize, find_policy, plan_minibatch
@@ -126,6 +127,7 @@ class BalancedBatchSampler:
         group_size: int = 1,
         keep_groups: bool = False,
         pad: bool = False,
+        speeds: Sequence[float] | FloatArray | None = None,
     ) -> None:
         """Check everything that could go wrong later, alike on every rank.
 
@@ -147,6 +149,8 @@ class BalancedBatchSampler:
                 minibatch if its size is a multiple of it.
             keep_groups: whether the samples of a group that are in one minibatch stay on one rank as well.
             pad: whether ranks with fewer microbatches get padding ones after their last, which collectives need.
+            speeds: speed of each rank, where they differ: 0.5 for one that takes twice as long. The same on every
+                rank, and for a policy that looks at them (`independent`); the others plan as if all were alike.
 
         Raises:
             InputError: a value that is not allowed, or samples over the cap under `oversize: error`.
@@ -180,6 +184,7 @@ class BalancedBatchSampler:
                 value=keep_groups,
             )
         self._cost = _checked_cost(cost, lengths_N)
+        self._speeds_D = None if speeds is None else speeds_D_of(speeds, ranks=self._ranks)
         # Over the cap now means over the cap in some minibatch: better now, and named by its place in the data set.
         apply_oversize(lengths_N, cap_tokens=self._cap_tokens, oversize=oversize)
         self._oversize: Oversize = oversize
@@ -368,6 +373,7 @@ class BalancedBatchSampler:
             cap_tokens=self._cap_tokens,
             cost=self._cost,
             oversize=self._oversize,
+            speeds_D=self._speeds_D,
             groups_S=samples_S // self._order.group_size if self._keep_groups else None,
         )
         if self._pad:
@@ -385,6 +391,8 @@ class BalancedBatchSampler:
             yield "seed has no effect without shuffle"
         if not self._policy.uses_cost and self._cost != DEFAULT_COST:
             yield f"cost has no effect: {name} does not balance by it"
+        if self._speeds_D is not None and not self._policy.uses_speeds:
+            yield f"speeds has no effect: {name} plans as if all ranks were alike"
         if self._keep_groups and order.group_size == 1:
             yield "keep_groups has no effect: group_size is 1"
         if order.group_size > 1:

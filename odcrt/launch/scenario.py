@@ -21,6 +21,7 @@ from odcrt.workload.job import (
     CaseJob,
     CaseMeasurement,
     Job,
+    TrainingSettings,
     Transport,
     read_measurement,
     write_job,
@@ -31,7 +32,8 @@ from odcrt.workload.minibatches import PlannedCase, plan_case
 from odcsim.arrays import IntArray
 from odcsim.errors import InputError
 from odcsim.lengths import describe_lengths
-from odcsim.minibatches import draw_lengths, lower_bound_s
+from odcsim.lower_bounds import lower_bounds_s_CN
+from odcsim.minibatches import draw_lengths
 from odcsim.resolve import ResolvedCase, ResolvedScenario, resolve
 from odcsim.results import RunResult
 from odcsim.scenario import Scenario
@@ -141,7 +143,7 @@ def _job(resolved: ResolvedScenario, planned: Sequence[PlannedCase], options: Sc
         )
     return Job(
         shape=resolved.model,
-        training=scenario.training,
+        training=TrainingSettings(**dict(scenario.training)),
         is_emulated=scenario.runtime.compute == "emulated",
         coefficients_FV=resolved.coefficients_FV,
         seed=scenario.workload.seed,
@@ -175,10 +177,10 @@ def _result(
 ) -> RunResult:
     scenario = resolved.scenario
     times_C = [CaseTimes.of(measured_D) for measured_D in measured_CD]
-    bounds_s_N = (
-        np.array([lower_bound_s(resolved, lengths_S) for lengths_S in lengths_NS])
+    bounds_s_CN = (
+        lower_bounds_s_CN(resolved, lengths_NS)
         if job.is_emulated
-        else measured_bounds_s(times_C)
+        else np.broadcast_to(measured_bounds_s(times_C), (len(times_C), len(lengths_NS)))
     )
     document = resolved.to_document()
     cases = []
@@ -199,7 +201,7 @@ def _result(
                 times_C[position],
                 measured_D,
                 baseline=times_C[0],
-                bounds_s_N=bounds_s_N,
+                bounds_s_N=bounds_s_CN[position],
                 spans_D=spans_D,
                 capacity_bytes=total_bytes() / scenario.cluster.ranks,
             )

@@ -16,7 +16,6 @@ from typing import Any, Literal
 
 from odcsim.arrays import FloatArray
 from odcsim.model_shape import ModelShape
-from odcsim.scenario.schema import Training
 from odcsim.schedule import Sync
 from odcsim.trace_format import RankMemory, TraceSpan
 
@@ -27,6 +26,7 @@ __all__ = [
     "MinibatchTimes",
     "PlannedMicrobatch",
     "Queue",
+    "TrainingSettings",
     "Transport",
     "read_job",
     "read_measurement",
@@ -83,6 +83,25 @@ class Queue:
 
 
 @dataclass(frozen=True)
+class TrainingSettings:
+    """A scenario's section `training`, whose keys and values these are. Ranks start quicker without its schema.
+
+    Attributes:
+        recompute: whether blocks run again in their backward.
+        fused_loss: whether the loss is fused with the head.
+        param_dtype: in which parameters are gathered and computed with.
+        reduce_dtype: in which gradients are reduced.
+        optimizer: which.
+    """
+
+    recompute: Literal["full", "none"]
+    fused_loss: bool
+    param_dtype: Literal["bf16", "fp16", "fp32"]
+    reduce_dtype: Literal["bf16", "fp16", "fp32"]
+    optimizer: Literal["adamw", "sgd"]
+
+
+@dataclass(frozen=True)
 class CaseJob:
     """One case to run.
 
@@ -120,7 +139,7 @@ class Job:
     """
 
     shape: ModelShape
-    training: Training
+    training: TrainingSettings
     is_emulated: bool
     coefficients_FV: FloatArray
     seed: int

@@ -112,7 +112,7 @@ def case_result(
         times: how long it took.
         measured_D: what ranks measured beside times.
         baseline: times of the first case.
-        bounds_s_N: what no plan can beat.
+        bounds_s_N: what no plan can beat under the case's sync.
         spans_D: of the first minibatch, by rank.
         capacity_bytes: memory of this machine, by ranks.
     """

@@ -19,6 +19,7 @@ replay           a run's own compute under the other synchronization
 advise           which sync, policy and knobs suit a scenario, and why; of it:
   advice_candidates, advice_runs    what is compared, and its simulations
   advice_gain, advice_choice        how much faster, and which to advise
+  advice_field, advice_knobs        the best of what is compared, and knobs turned on it, alone and in pairs
   advice_limits, advice_ladder, advice_regret
                                     why, step by step, and what if the model is wrong
   advice, advice_document           what is found, and its JSON document

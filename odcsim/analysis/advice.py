@@ -8,16 +8,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from odcsim.analysis.advice_candidates import Candidate, Knob, LeftOut
+from odcsim.analysis.advice_candidates import Candidate, Knob, KnobPair, LeftOut
 from odcsim.analysis.advice_choice import Option
 from odcsim.analysis.advice_gain import Gain
 from odcsim.analysis.advice_limits import Limits, LongestSequence
 from odcsim.analysis.advice_regret import Regret
 from odcsim.results import CaseResult, RunResult
 
-__all__ = ["Advice", "Advised", "KnobResult", "Step", "StepKind", "SyncComparison"]
+__all__ = ["Advice", "Advised", "KnobResult", "PairResult", "Step", "StepKind", "SyncComparison"]
 
-StepKind = Literal["baseline", "policy", "sync", "cap", "samples", "overlap"]
+StepKind = Literal["baseline", "policy", "sync", "cap", "samples", "overlap", "pair"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,11 +40,34 @@ class KnobResult:
 
 
 @dataclass(frozen=True, eq=False)
+class PairResult:
+    """A candidate with two knobs turned that gain alone.
+
+    Attributes:
+        position: of the candidate.
+        pair: of knobs.
+        better: the one of the two that gains more alone.
+        case: what came of both.
+        gain: over the candidate with the scenario's own settings, on the same samples.
+        total: over the baseline, likewise.
+        beyond: over `better`, likewise.
+    """
+
+    position: int
+    pair: KnobPair
+    better: KnobResult
+    case: CaseResult
+    gain: Gain
+    total: Gain
+    beyond: Gain
+
+
+@dataclass(frozen=True, eq=False)
 class Step:
     """A step of the ladder from what is run now to the best that was found.
 
     Attributes:
-        kind: what changes: the policy under the same sync, the sync with its best policy, a knob.
+        kind: what changes: the policy under the same sync, the sync with its best policy, a knob, two knobs.
         label: where the step leads.
         over: label of what the gain is over; empty for the baseline.
         gain: of the step; None for the baseline.
@@ -118,6 +141,8 @@ class Advice:
         own_syncs: the best of both with the scenario's own settings, likewise.
         ladder: from the baseline on.
         knobs: turned one at a time on the best candidate of each sync.
+        pairs: of those that gain alone, the best of two kinds each, turned together.
+        best_pair: on the advised candidate, if both knobs together are worth more than either.
         baseline_limits: what limits what is run now.
         advised_limits: what limits what is advised.
         longest: what the longest sequences weigh.
@@ -135,6 +160,8 @@ class Advice:
     own_syncs: SyncComparison | None
     ladder: tuple[Step, ...]
     knobs: tuple[KnobResult, ...]
+    pairs: tuple[PairResult, ...]
+    best_pair: PairResult | None
     baseline_limits: Limits
     advised_limits: Limits
     longest: LongestSequence

@@ -1,4 +1,4 @@
-"""What `odcsim advise` compares: every sync with every policy that fits it, and a scenario's knobs, one at a time.
+"""What `odcsim advise` compares: every sync with every policy that fits it, and a scenario's knobs, alone and in pairs.
 
 The scenario's first case is the baseline: what is run now. What runs beside compute (`overlap`) belongs to a sync's
 software: every candidate has that of the scenario's first case of its sync.
@@ -16,7 +16,7 @@ from odcsim.scenario import Case, Scenario
 from odcsim.scenario.schema import LONGEST_SAMPLE_TOKENS
 from odcsim.schedule import Overlap, Sync
 
-__all__ = ["CAP_KEY", "Candidate", "Knob", "KnobKind", "LeftOut", "knobs_of", "policy_candidates"]
+__all__ = ["CAP_KEY", "Candidate", "Knob", "KnobKind", "KnobPair", "LeftOut", "knobs_of", "policy_candidates"]
 
 KnobKind = Literal["cap", "samples", "overlap"]
 
@@ -70,6 +70,44 @@ class Knob:
         """As `--set` takes them."""
         overlap = () if self.overlap is None else (f"cases.0.overlap={self.overlap}",)
         return (*(f"{key}={value}" for key, value in self.settings.items()), *overlap)
+
+
+@dataclass(frozen=True)
+class KnobPair:
+    """Two knobs of different kinds, turned together; what it has in common with a `Knob` has the same meaning."""
+
+    one: Knob
+    other: Knob
+
+    @property
+    def kinds(self) -> tuple[KnobKind, ...]:
+        """What is turned."""
+        return (self.one.kind, self.other.kind)
+
+    @property
+    def label(self) -> str:
+        """For people."""
+        return f"{self.one.label}, {self.other.label}"
+
+    @property
+    def settings(self) -> Mapping[str, int]:
+        """Dotted keys of the scenario with their values."""
+        return {**self.one.settings, **self.other.settings}
+
+    @property
+    def overlap(self) -> Overlap | None:
+        """Of every case, where it changes."""
+        return self.one.overlap or self.other.overlap
+
+    @property
+    def samples_factor(self) -> Fraction:
+        """Samples of a minibatch over the scenario's."""
+        return self.one.samples_factor * self.other.samples_factor
+
+    @property
+    def settings_text(self) -> tuple[str, ...]:
+        """As `--set` takes them."""
+        return (*self.one.settings_text, *self.other.settings_text)
 
 
 @dataclass(frozen=True)

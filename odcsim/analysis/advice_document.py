@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from odcsim.analysis.advice import Advice, KnobResult, Step, SyncComparison
+from odcsim.analysis.advice import Advice, KnobResult, PairResult, Step, SyncComparison
 from odcsim.analysis.advice_candidates import Candidate
 from odcsim.analysis.advice_gain import Gain
 from odcsim.analysis.advice_limits import Limits
@@ -33,6 +33,7 @@ def advice_document(advice: Advice) -> dict[str, Any]:
             for candidate, case in zip(advice.candidates, result.cases, strict=True)
         ],
         "knobs": [_knob_document(found, advice) for found in advice.knobs],
+        "knob_pairs": [_pair_document(found, advice) for found in advice.pairs],
         "ladder": [_step_document(step) for step in advice.ladder],
         "limits": {
             "baseline": _limits_document(advice.baseline_limits),
@@ -96,11 +97,32 @@ def _knob_document(found: KnobResult, advice: Advice) -> dict[str, Any]:
         "same_training": found.knob.kind != "samples",
         "gain": _gain_document(found.gain),
         "gain_over_baseline": _gain_document(found.total),
-        "samples_per_second": found.case.samples_per_second,
-        "tokens_per_second": found.case.tokens_per_second,
-        "time_fractions": found.case.fractions.to_document(),
-        "fits": found.case.memory.fits,
-        "memory": found.case.memory.to_document(),
+        **_trial_document(found.case),
+    }
+
+
+def _pair_document(found: PairResult, advice: Advice) -> dict[str, Any]:
+    return {
+        "candidate": advice.candidates[found.position].label,
+        "kinds": list(found.pair.kinds),
+        "settings": list(found.pair.settings_text),
+        "same_training": "samples" not in found.pair.kinds,
+        "gain": _gain_document(found.gain),
+        "gain_over_baseline": _gain_document(found.total),
+        "better_alone": list(found.better.knob.settings_text),
+        "gain_over_better_alone": _gain_document(found.beyond),
+        "worth_more": found.beyond.matters,
+        **_trial_document(found.case),
+    }
+
+
+def _trial_document(case: CaseResult) -> dict[str, Any]:
+    return {
+        "samples_per_second": case.samples_per_second,
+        "tokens_per_second": case.tokens_per_second,
+        "time_fractions": case.fractions.to_document(),
+        "fits": case.memory.fits,
+        "memory": case.memory.to_document(),
     }
 
 
@@ -121,7 +143,7 @@ def _limits_document(limits: Limits) -> dict[str, Any]:
         "limit": limits.limit,
         "lost_share": limits.lost_share,
         "lower_bound_ratio": limits.bound_ratio,
-        "lockstep_bound_ratio": limits.lockstep_ratio,
+        "any_sync_bound_ratio": limits.any_sync_ratio,
     }
 
 

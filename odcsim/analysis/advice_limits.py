@@ -12,12 +12,11 @@ import numpy as np
 
 from odcsim.arrays import FloatArray, IntArray
 from odcsim.partition.bounds import count_fewest_microbatches
-from odcsim.partition.bounds_lockstep import lockstep_lower_bound_s
 from odcsim.policies import apply_oversize
 from odcsim.resolve import ResolvedScenario
 from odcsim.results import CaseResult
 
-__all__ = ["Limit", "Limits", "LongestSequence", "limits_of", "lockstep_bounds_s", "longest_sequence"]
+__all__ = ["Limit", "Limits", "LongestSequence", "limits_of", "longest_sequence"]
 
 Limit = Literal["compute", "longest sequence", "imbalance", "communication", "fixed steps"]
 
@@ -50,14 +49,15 @@ class Limits:
     Attributes:
         limit: the largest of its losses, in a word.
         lost_share: share of rank-time that is neither compute nor the optimizer's step.
-        bound_ratio: mean minibatch time over the lower bound that no plan can beat under any sync.
-        lockstep_ratio: the same over the bound of plans whose microbatches all ranks run together; None under odc.
+        bound_ratio: mean minibatch time over the lower bound that no plan can beat under its sync.
+        any_sync_ratio: under fsdp, the same over the bound that no plan can beat under any sync; None under odc, whose
+            bound that is.
     """
 
     limit: Limit
     lost_share: float
     bound_ratio: float
-    lockstep_ratio: float | None
+    any_sync_ratio: float | None
 
 
 def longest_sequence(resolved: ResolvedScenario, lengths_NS: IntArray) -> LongestSequence:
@@ -81,24 +81,6 @@ def longest_sequence(resolved: ResolvedScenario, lengths_NS: IntArray) -> Longes
     return LongestSequence(int(lengths_NS.max()), float(share_N.mean()), float((share_N > 1).mean()))
 
 
-def lockstep_bounds_s(resolved: ResolvedScenario, lengths_NS: IntArray, *, cap_tokens: int) -> FloatArray:
-    """Seconds of N minibatches that no plan of equal counts can beat where ranks run each microbatch together.
-
-    Compute alone, on ranks that all have the fastest one's speed, and the optimizer's step.
-
-    Args:
-        resolved: the scenario.
-        lengths_NS: as they are drawn, in tokens.
-        cap_tokens: most tokens of a microbatch.
-    """
-    ranks = resolved.scenario.cluster.ranks
-    compute_s = [
-        lockstep_lower_bound_s(_run_S(resolved, lengths_S), cost=resolved.cost, cap_tokens=cap_tokens, ranks=ranks)
-        for lengths_S in lengths_NS
-    ]
-    return np.array(compute_s) / float(resolved.speeds_D.max()) + resolved.cases[0].schedule.optimizer_s
-
-
 def _run_S(resolved: ResolvedScenario, lengths_S: IntArray) -> IntArray:
     """The lengths that are run, dropped samples left out."""
     workload = resolved.scenario.workload
@@ -106,13 +88,13 @@ def _run_S(resolved: ResolvedScenario, lengths_S: IntArray) -> IntArray:
     return run_S[run_S > 0]
 
 
-def limits_of(case: CaseResult, longest: LongestSequence, *, lockstep_s_N: FloatArray | None) -> Limits:
+def limits_of(case: CaseResult, longest: LongestSequence, *, any_sync_s_N: FloatArray | None) -> Limits:
     """What limits a case.
 
     Args:
         case: with its times.
         longest: of the same minibatches.
-        lockstep_s_N: bounds of the first minibatches in lockstep; None for a case that need not keep to it.
+        any_sync_s_N: bounds of its minibatches under any sync; None for a case that has no other bound.
     """
     fractions = case.fractions
     losses: dict[Limit, float] = {
@@ -126,7 +108,5 @@ def limits_of(case: CaseResult, longest: LongestSequence, *, lockstep_s_N: Float
         limit = "compute"
     elif limit == "imbalance" and longest.outlasting_share >= _MOSTLY:
         limit = "longest sequence"
-    lockstep_ratio = None
-    if lockstep_s_N is not None:
-        lockstep_ratio = float(case.minibatch_s_N[: len(lockstep_s_N)].mean() / lockstep_s_N.mean())
-    return Limits(limit, lost_share, case.lower_bound_ratio, lockstep_ratio)
+    any_sync_ratio = None if any_sync_s_N is None else float(case.minibatch_s_N.mean() / any_sync_s_N.mean())
+    return Limits(limit, lost_share, case.lower_bound_ratio, any_sync_ratio)

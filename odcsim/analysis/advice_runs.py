@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from odcsim.plan_cache import PlanCache
 from odcsim.results import RunResult
 from odcsim.scenario import Case, Scenario, parse_scenario
 from odcsim.simulation import Progress, simulate
@@ -21,16 +22,25 @@ class Simulations:
         file: the scenario's file, for messages.
         progress: told of the samples done, of all that will be simulated.
         samples: of all simulations together, times their cases, as far as can be foreseen.
+        plans: that simulations share.
     """
 
     def __init__(
-        self, scenario: Scenario, *, base_folder: Path, file: Path | None, progress: Progress | None, samples: int
+        self,
+        scenario: Scenario,
+        *,
+        base_folder: Path,
+        file: Path | None,
+        progress: Progress | None,
+        samples: int,
+        plans: PlanCache,
     ) -> None:
         self._scenario = scenario
         self._base_folder = base_folder
         self._file = file
         self._progress = progress
         self._samples = samples
+        self._plans = plans
         self._done = 0
         self._warnings: dict[str, None] = {}
 
@@ -58,7 +68,7 @@ class Simulations:
                 self._progress(min(self._samples, self._done + weight * done // steps), self._samples)
 
         try:
-            result = simulate(changed, base_folder=self._base_folder, file=self._file, progress=told)
+            result = simulate(changed, base_folder=self._base_folder, file=self._file, progress=told, plans=self._plans)
         finally:
             self._done += weight
         self._warnings |= dict.fromkeys(result.warnings)

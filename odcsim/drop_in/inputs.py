@@ -3,7 +3,7 @@
 Nothing is imported for the sake of a type: what has a `tolist` (arrays of NumPy, tensors of torch on any device) is
 asked for its numbers.
 
-Legend: S samples.
+Legend: S samples, D ranks.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from odcsim.arrays import IntArray
 from odcsim.errors import InputError
 from odcsim.lengths.limits import LONGEST_TOKENS
 
-__all__ = ["costs_of", "lengths_S_of", "one_by_one", "whole_number"]
+__all__ = ["as_whole_number", "costs_of", "lengths_S_of", "one_by_one", "speeds_D_of", "whole_number"]
 
 
 def one_by_one(values: object, *, key: str) -> list[Any]:
@@ -33,19 +33,24 @@ def one_by_one(values: object, *, key: str) -> list[Any]:
     return list(listed)
 
 
+def as_whole_number(value: object) -> int | None:
+    """A whole number of any type, NumPy's and torch's included, as an int; None for anything else, flags too."""
+    try:
+        return None if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        return None
+
+
 def whole_number(key: str, value: object, *, least: int, most: int | None = None) -> int:
     """The value as an int; flags are none.
 
     Raises:
         InputError: it is no whole number, or out of range.
     """
-    try:
-        number = least - 1 if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        number = least - 1
-    if number < least or (most is not None and number > most):
+    number = as_whole_number(value)
+    if number is None or number < least or (most is not None and number > most):
         bounds = f"of {least} or more" if most is None else f"from {least} to {most}"
-        raise InputError(f"must be a whole number {bounds}", key=key, value=value)
+        raise InputError(f"must be a whole number {bounds}", key=key, value=value if number is None else number)
     return number
 
 
@@ -78,3 +83,18 @@ def costs_of(costs: object, *, key: str) -> list[float]:
             raise InputError("must be a finite number of 0 or more", key=f"{key}[{place}]", value=cost)
         checked.append(number)
     return checked
+
+
+def speeds_D_of(speeds: object, *, ranks: int, key: str = "speeds") -> list[float]:
+    """A speed for each rank, finite and above 0.
+
+    Raises:
+        InputError: one is not, or there are more or fewer of them.
+    """
+    speeds_D = costs_of(speeds, key=key)
+    if len(speeds_D) != ranks:
+        raise InputError(f"must be one for each of the {ranks} ranks", key=f"number of {key}", value=len(speeds_D))
+    for rank, speed in enumerate(speeds_D):
+        if speed == 0.0:
+            raise InputError("must be above 0", key=f"{key}[{rank}]", value=speed)
+    return speeds_D

@@ -13,7 +13,7 @@ import numpy as np
 
 from odcsim.arrays import IntArray
 from odcsim.drop_in.costs import CostLike, token_cost
-from odcsim.drop_in.inputs import costs_of, lengths_S_of, one_by_one, whole_number
+from odcsim.drop_in.inputs import lengths_S_of, one_by_one, speeds_D_of, whole_number
 from odcsim.errors import InputError
 from odcsim.plan import Plan
 from odcsim.policies import Oversize, Policy, find_policy, plan_minibatch
@@ -95,7 +95,7 @@ def plan_lengths(
         cost=token_cost(cost),
         oversize=oversize,
         groups_S=None if groups is None else _numbers_of(groups, samples=lengths_S.size),
-        speeds_D=None if speeds is None else _speeds_of(speeds, ranks=ranks),
+        speeds_D=None if speeds is None else speeds_D_of(speeds, ranks=ranks),
     )
     return planned.plan
 
@@ -122,13 +122,3 @@ def _numbers_of(groups: Sequence[Hashable], *, samples: int) -> IntArray:
         return np.array([numbers.setdefault(label, len(numbers)) for label in labels], dtype=np.int64)
     except TypeError:
         raise InputError("must be numbers, texts or other hashable labels", key="groups", value=groups) from None
-
-
-def _speeds_of(speeds: Sequence[float], *, ranks: int) -> list[float]:
-    speeds_D = costs_of(speeds, key="speeds")
-    if len(speeds_D) != ranks:
-        raise InputError(f"must be one for each of the {ranks} ranks", key="number of speeds", value=len(speeds_D))
-    for rank, speed in enumerate(speeds_D):
-        if speed == 0.0:
-            raise InputError("must be above 0", key=f"speeds[{rank}]", value=speed)
-    return speeds_D

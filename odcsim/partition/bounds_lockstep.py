@@ -15,7 +15,7 @@ from odcsim.costs.token_cost import TokenCost
 from odcsim.partition.bounds_busiest import busiest_rank_s
 from odcsim.partition.bounds_samples import SortedSamples
 
-__all__ = ["lockstep_lower_bound_s"]
+__all__ = ["lockstep_lower_bound_s", "lockstep_steps_s"]
 
 
 def lockstep_lower_bound_s(lengths_S: IntArray, *, cost: TokenCost, cap_tokens: int, ranks: int) -> float:
@@ -45,17 +45,24 @@ def lockstep_lower_bound_s(lengths_S: IntArray, *, cost: TokenCost, cap_tokens: 
     """
     assert ranks >= 1, f"{ranks} ranks"
     samples = SortedSamples.of(lengths_S, cost=cost, cap_tokens=cap_tokens)
+    return max(
+        lockstep_steps_s(samples, constant=cost.constant, ranks=ranks),
+        busiest_rank_s(samples, constant=cost.constant, speeds_D=np.ones(ranks)),
+    )
+
+
+def lockstep_steps_s(samples: SortedSamples, *, constant: float, ranks: int) -> float:
+    """`lockstep_lower_bound_s` for samples that are sorted already, less what `busiest_rank_s` says of them.
+
+    `constant` is of a microbatch, in seconds.
+    """
     if samples.count == 0:
         return 0.0
     heights_K = _least_heights_K(samples, ranks=ranks)
     held_K1 = _most_held_K1(samples, heights_K, ranks=ranks)
     stacked_s = np.max(np.concatenate([[0.0], np.cumsum(heights_K)]) + (samples.cost - held_K1) / ranks)
-    one_speed_D = np.ones(ranks)
-    heights_s = max(float(stacked_s), busiest_rank_s(samples, constant=0.0, speeds_D=one_speed_D))
-    return max(
-        heights_s + cost.constant * heights_K.size,
-        busiest_rank_s(samples, constant=cost.constant, speeds_D=one_speed_D),
-    )
+    heights_s = max(float(stacked_s), busiest_rank_s(samples, constant=0.0, speeds_D=np.ones(ranks)))
+    return heights_s + constant * heights_K.size
 
 
 def _least_heights_K(samples: SortedSamples, *, ranks: int) -> FloatArray:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from odcsim.analysis.advice import Advice, KnobResult, StepKind
+from odcsim.analysis.advice_gain import Gain
 from odcsim.report.advice_wording import gain_text, signed_gain
 from odcsim.report.wording import percent, rate
+from odcsim.results import CaseResult
 from odcsim.units import format_bytes, format_seconds
 
 __all__ = [
     "CANDIDATE_HEADINGS",
     "LADDER_HEADINGS",
+    "PAIR_HEADINGS",
     "candidate_cells",
     "candidate_mark",
     "knob_headings",
     "knob_rows",
     "ladder_rows",
+    "pair_rows",
     "regret_headings",
     "regret_rows",
 ]
@@ -25,6 +29,9 @@ CANDIDATE_HEADINGS = ("minibatch", "samples/s", "gain", "computing", "waiting", 
 LADDER_HEADINGS = ("to", "step", "gain", "over", "gain over now")
 """Headings of `ladder_rows`."""
 
+PAIR_HEADINGS = ("knobs", "candidate", "gain", "over the better one", "gain over now")
+"""Headings of `pair_rows`."""
+
 _STEPS: dict[StepKind, str] = {
     "baseline": "now",
     "policy": "better policy",
@@ -32,6 +39,7 @@ _STEPS: dict[StepKind, str] = {
     "cap": "another cap",
     "samples": "another recipe",
     "overlap": "if software can",
+    "pair": "two knobs",
 }
 
 
@@ -71,17 +79,16 @@ def candidate_mark(advice: Advice, position: int) -> str:
 
 
 def ladder_rows(advice: Advice) -> list[tuple[str, ...]]:
-    """A row a step."""
-    return [
-        (
-            step.label,
-            _STEPS[step.kind] + (", advised" if step.is_advised else "") + ("" if step.fits else ", OVER memory"),
-            "" if step.gain is None else gain_text(step.gain),
-            step.over,
-            "" if step.gain is None else gain_text(step.total),
-        )
-        for step in advice.ladder
-    ]
+    """A row a step; two knobs are named without their candidate, which is that of the steps before."""
+    rows: list[tuple[str, ...]] = []
+    for step in advice.ladder:
+        label, over = step.label, step.over
+        if step.kind == "pair" and advice.best_pair is not None:
+            label, over = advice.best_pair.pair.label, advice.best_pair.better.knob.label
+        what = _STEPS[step.kind] + (", advised" if step.is_advised else "") + ("" if step.fits else ", OVER memory")
+        gains = ("", "") if step.gain is None else (gain_text(step.gain), gain_text(step.total))
+        rows.append((label, what, gains[0], over, gains[1]))
+    return rows
 
 
 def _turned_positions(advice: Advice) -> list[int]:
@@ -104,11 +111,28 @@ def knob_rows(advice: Advice) -> list[tuple[str, ...]]:
 
 
 def _knob_cell(result: KnobResult | None) -> str:
-    if result is None:
-        return "as it is"
-    if not result.case.memory.fits:
-        return f"does not fit, OVER by {format_bytes(result.case.memory.over_bytes)}"
-    return gain_text(result.gain)
+    return "as it is" if result is None else _gain_cell(result.gain, result.case)
+
+
+def _gain_cell(gain: Gain, case: CaseResult) -> str:
+    """A gain, or that it cannot be had."""
+    if not case.memory.fits:
+        return f"does not fit, OVER by {format_bytes(case.memory.over_bytes)}"
+    return gain_text(gain)
+
+
+def pair_rows(advice: Advice) -> list[tuple[str, ...]]:
+    """A row a pair of knobs: what both gain over the candidate, over the better one alone, and over what is run now."""
+    return [
+        (
+            result.pair.label,
+            advice.candidates[result.position].label,
+            _gain_cell(result.gain, result.case),
+            gain_text(result.beyond),
+            gain_text(result.total),
+        )
+        for result in advice.pairs
+    ]
 
 
 def regret_headings(advice: Advice) -> tuple[str, ...]:

@@ -76,7 +76,7 @@ def ladder_figure(advice: Advice) -> Figure:
             step.label,
             step.total,
             _part(is_now=step.kind == "baseline", is_advised=step.is_advised),
-            is_hatched=not step.fits or (step.kind in {"samples", "overlap"} and not step.is_advised),
+            is_hatched=not step.fits or (step.kind in {"samples", "overlap", "pair"} and not step.is_advised),
         )
         for step in advice.ladder
     ]

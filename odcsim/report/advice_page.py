@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from odcsim.analysis.advice import Advice
 from odcsim.report.advice_cells import (
     CANDIDATE_HEADINGS,
+    PAIR_HEADINGS,
     candidate_cells,
     candidate_mark,
     knob_headings,
     knob_rows,
+    pair_rows,
     regret_headings,
     regret_rows,
 )
@@ -38,12 +40,14 @@ _READING = {
     "gain": "Samples trained on per second, over what you run now, less 1; in brackets its 95% interval.",
     "computing, waiting, transfers": "Shares of rank-time spent computing, waiting for other ranks, and waiting for "
     "transfers that no compute hides.",
-    "x bound": "Mean minibatch time over the mean of a lower bound that no plan can beat under any sync.",
+    "x bound": "Mean minibatch time over the mean of a lower bound that no plan can beat under the same sync. That of "
+    "FSDP, where ranks wait for each other at every microbatch, is the higher one.",
     "as good": "Less than 1% behind the fastest that fits in memory, or no more than chance explains. Of all that are "
     "as good the simplest is advised: FSDP before ODC, plans made ahead before microbatches that ranks pull, fewer "
     "changes first.",
-    "knob": "The cap on a microbatch's tokens, samples of a minibatch, overlap: each turned alone. A larger cap trains "
-    "the same; another number of samples is another training recipe; overlap needs software that can.",
+    "knob": "The cap on a microbatch's tokens, samples of a minibatch, overlap: each turned alone, and the best two "
+    "together. A larger cap trains the same; another number of samples is another training recipe; overlap needs "
+    "software that can.",
     "compute off by 10%": "Each microbatch's compute takes a random factor (log-normal, mean 1) that plans do not "
     "know; its logarithm has a standard deviation of 0.1.",
     "loss": "Mean minibatch time over that of the best candidate in the same world, less 1.",
@@ -71,6 +75,7 @@ def advice_page(advice: Advice, *, command: str) -> str:
         _candidates(advice),
         figures_section("Figures", figures, id_="figures"),
         _knobs(advice),
+        _pairs(advice),
         _regret(advice),
         _left_out(advice),
         section(
@@ -108,7 +113,11 @@ def _answer(advice: Advice) -> Markup:
             else percent(baseline.bubble_rate),
             "of GPU time",
         ),
-        ("over the lower bound", f"{advice.advised_limits.bound_ratio:.2f}", "times, which no plan can beat"),
+        (
+            "over the lower bound",
+            f"{advice.advised_limits.bound_ratio:.2f}",
+            f"times, which no plan under {advised.case.sync.upper()} can beat",
+        ),
         ("if the model is wrong", percent(worst), "lost at most"),
     ]
     if advice.syncs is not None:
@@ -160,6 +169,14 @@ def _candidate_row(advice: Advice, position: int) -> Markup:
 def _knobs(advice: Advice) -> Markup:
     intro = "Samples a second over the same sync and policy with the scenario's own settings."
     return _table_section("Knobs, one at a time", intro, knob_headings(advice), knob_rows(advice), id_="knobs")
+
+
+def _pairs(advice: Advice) -> Markup:
+    intro = (
+        "The best settings of two knobs that gain alone, turned together: samples a second over the same sync and "
+        "policy with the scenario's own settings, over the better one of the two alone, and over what you run now."
+    )
+    return _table_section("Knobs, two together", intro, PAIR_HEADINGS, pair_rows(advice), id_="knob-pairs")
 
 
 def _regret(advice: Advice) -> Markup:

@@ -11,11 +11,13 @@ from odcsim.analysis.advice import Advice
 from odcsim.report.advice_cells import (
     CANDIDATE_HEADINGS,
     LADDER_HEADINGS,
+    PAIR_HEADINGS,
     candidate_cells,
     candidate_mark,
     knob_headings,
     knob_rows,
     ladder_rows,
+    pair_rows,
     regret_headings,
     regret_rows,
 )
@@ -47,6 +49,8 @@ class AdviceTable:
         yield from _titled("ladder", LADDER_HEADINGS, ladder_rows(advice), width=width)
         if advice.knobs:
             yield from _titled("knobs, one at a time", knob_headings(advice), knob_rows(advice), width=width)
+        if advice.pairs:
+            yield from _titled("two knobs that gain alone, together", PAIR_HEADINGS, pair_rows(advice), width=width)
         if len(advice.regret.positions) > 1:
             knob = "" if advice.regret.knob is None else f" ({advice.regret.knob.label})"
             title = f"what is lost where the model is wrong{knob}"

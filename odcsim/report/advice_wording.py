@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from odcsim.analysis.advice import Advice, Step
+from odcsim.analysis.advice_candidates import KnobKind
 from odcsim.analysis.advice_gain import NEGLIGIBLE, Gain
 from odcsim.analysis.advice_limits import Limits, LongestSequence
 from odcsim.analysis.advice_regret import Regret
@@ -20,6 +21,11 @@ __all__ = [
     "signed_gain",
 ]
 
+# What knobs ask for beside settings.
+_ASKS: dict[KnobKind, str] = {
+    "samples": "another minibatch is another training recipe",
+    "overlap": "the overlap needs software that can",
+}
 # Less of a device's memory left over is close to none.
 _LITTLE_MEMORY = 0.05
 
@@ -50,7 +56,12 @@ def gain_words(gain: Gain) -> str:
 def answer(advice: Advice) -> Headline:
     """What to do, what it brings, and how the syncs compare."""
     advised, baseline = advice.advised, advice.result.cases[0]
-    told = (_syncs_sentence(advice), _without_knob_sentence(advice), _as_good_sentence(advice))
+    told = (
+        _syncs_sentence(advice),
+        _without_knob_sentence(advice),
+        _as_good_sentence(advice),
+        _pair_sentence(advice),
+    )
     notes = [text for text in told if text]
     if not advised.fits:
         nearest = min(advice.result.cases, key=lambda case: case.memory.over_bytes)
@@ -126,6 +137,20 @@ def _as_good_sentence(advice: Advice) -> str:
     return f"As good as the fastest, {advised.fastest}, {within}: {others}; advised is the simplest."
 
 
+def _pair_sentence(advice: Advice) -> str:
+    """Two knobs together on what is advised, where they are worth more than either."""
+    result = advice.best_pair
+    if result is None:
+        return ""
+    asks = [text for kind, text in _ASKS.items() if kind in result.pair.kinds]
+    return (
+        f"More is to be had with {result.pair.one.label} and {result.pair.other.label} together: "
+        f"{advice.candidates[result.position].label} then gains {gain_words(result.total)} over "
+        f"{advice.result.cases[0].label}, and {gain_words(result.beyond)} over {result.better.knob.label} alone. But "
+        f"{' and '.join(asks)}."
+    )
+
+
 def explanation(advice: Advice) -> tuple[str, ...]:
     """Why, in paragraphs: what limits what is run now and what is advised, what else there is, and how safe it is."""
     baseline, advised = advice.result.cases[0], advice.advised
@@ -150,12 +175,8 @@ def _limits_text(case: CaseResult, limits: Limits, longest: LongestSequence, *, 
         f"{percent(parts.compute)} of the time, wait for each other {percent(parts.synchronization)} and for transfers "
         f"{percent(parts.exposed_communication)}.",
         _limit_sentence(limits, longest, sync=case.sync),
-        f"It takes {limits.bound_ratio:.2f} times the lower bound that no plan can beat under any sync"
-        + (
-            "."
-            if limits.lockstep_ratio is None
-            else f", and {limits.lockstep_ratio:.2f} times that of plans in lockstep, which FSDP needs."
-        ),
+        f"It takes {limits.bound_ratio:.2f} times the lower bound that no plan can beat under {case.sync.upper()}"
+        + ("." if limits.any_sync_ratio is None else f", and {limits.any_sync_ratio:.2f} times that of any sync."),
     ]
     return " ".join(sentences)
 

@@ -175,7 +175,7 @@ def minibatches_figure(result: RunResult) -> Figure | None:
         title="Time of a minibatch",
         caption=sentences(
             "Box: middle half, with the median; whiskers: 5th to 95th percentile; diamond: mean; circles: shortest and "
-            "longest; green stroke: mean of the lower bound that no plan can beat.",
+            "longest; green stroke: mean of the lower bound that no plan under the same sync can beat.",
             shown.remark,
         ),
         description="Boxes: "

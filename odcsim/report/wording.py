@@ -68,8 +68,9 @@ METRICS = {
     ),
     "bound": Metric(
         "x bound",
-        "Mean minibatch time over the mean of a lower bound that no plan can beat on these samples: 1.00 cannot be "
-        "improved by balancing.",
+        "Mean minibatch time over the mean of a lower bound that no plan can beat on these samples under the same "
+        "sync: 1.00 cannot be improved by balancing. That of FSDP, where ranks wait for each other at every "
+        "microbatch, is the higher one.",
     ),
 }
 

@@ -11,7 +11,8 @@ from odcrt.workload.memory_guard import available_bytes, estimate_bytes, require
 from odcrt.workload.minibatches import plan_case
 from odcsim import simulate
 from odcsim.errors import InputError, PolicyError
-from odcsim.minibatches import draw_lengths, lower_bound_s
+from odcsim.lower_bounds import lower_bounds_s_CN
+from odcsim.minibatches import draw_lengths
 from odcsim.resolve import resolve
 from odcsim.scenario import parse_scenario
 
@@ -74,15 +75,14 @@ def test_ranks_run_what_is_simulated(document):
     lengths_NS = draw_lengths(resolved)
     simulated = simulate(scenario, base_folder=Path())
     np.testing.assert_array_equal(lengths_NS.reshape(-1), simulated.sampled_lengths)
-    for case, expected in zip(resolved.cases, simulated.cases, strict=True):
+    bounds_s_CN = lower_bounds_s_CN(resolved, lengths_NS)
+    for case, expected, bounds_s_N in zip(resolved.cases, simulated.cases, bounds_s_CN, strict=True):
         planned = plan_case(resolved, case, lengths_NS)
         assert planned.conservation == expected.conservation
         assert planned.counts_ND.mean() == pytest.approx(expected.mean_microbatches_per_rank)
         assert planned.padding / planned.counts_ND.sum() == pytest.approx(expected.padding_share)
         assert planned.largest_microbatch_tokens == expected.memory.largest_microbatch_tokens
-        np.testing.assert_allclose(
-            [lower_bound_s(resolved, lengths_S) for lengths_S in lengths_NS], expected.lower_bound_s_N
-        )
+        np.testing.assert_allclose(bounds_s_N, expected.lower_bound_s_N)
         if case.case.sync == "odc":
             # Without transfers to speak of, a minibatch takes as long as its busiest rank computes.
             np.testing.assert_allclose(busiest_rank_s_N(resolved, planned), expected.minibatch_s_N, rtol=0, atol=5e-4)

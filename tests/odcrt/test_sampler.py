@@ -12,8 +12,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from odcrt.data.checks import whole_number
 from odcrt.data.sampler import DEFAULT_COST, BalancedBatchSampler, SamplerWarning
 from odcsim.costs.token_cost import TokenCost
+from odcsim.drop_in.inputs import whole_number as whole_number_for_plans
 from odcsim.errors import InputError, PolicyError, UnknownNameError
 from odcsim.lengths import LengthSpec, load_source, read_trace
 from odcsim.policies import find_policy, plan_minibatch, policy_names
@@ -377,6 +379,10 @@ def test_what_is_no_state_at_all_is_refused():
         ({"cost": TokenCost(quadratic=-1.0, linear=1.0)}, "cost: .*a sample of 5 tokens must cost 0 or more"),
         ({"drop_last": True}, "drop_last: True: leaves nothing: the data set has 3 samples, a minibatch 4"),
         ({"policy": "dynamic"}, "policy: 'dynamic': its microbatches are pulled while a minibatch runs"),
+        ({"speeds": [1.0, 0.5]}, "number of speeds: 2: must be one for each of the 1 ranks"),
+        ({"speeds": [0.0]}, r"speeds\[0\]: 0.0: must be above 0"),
+        ({"speeds": [-1.0]}, r"speeds\[0\]: -1.0: must be a finite number of 0 or more"),
+        ({"speeds": 0.5}, "speeds: 0.5: must be values in one row"),
     ],
 )
 def test_a_wrong_setting_is_named(settings_, message):
@@ -403,6 +409,7 @@ def test_samples_over_the_cap_are_refused_before_the_first_minibatch():
         ({"pad": True, "policy": "lb-micro"}, "pad has no effect: lb-micro gives equal counts already"),
         ({"shuffle": False, "seed": 5}, "seed has no effect without shuffle"),
         ({"policy": "local-sort", "cost": COST}, "cost has no effect: local-sort does not balance by it"),
+        ({"policy": "lb-mini", "speeds": [0.5]}, "speeds has no effect: lb-mini plans as if all ranks were alike"),
         (
             {"samples_per_minibatch": 6, "group_size": 4},
             "minibatches of 6 samples cut groups of 4; use a multiple of 4",
@@ -414,6 +421,61 @@ def test_a_setting_without_effect_warns(settings_, message):
     """verl#7758, LLaMA-Factory#9269: an option that was ignored without a word."""
     with pytest.warns(SamplerWarning, match=message):
         sampler_of(LENGTHS, **settings_)
+
+
+def test_a_slower_rank_gets_less_to_do():
+    how = {"world_size": 3, "samples_per_rank": 8, "policy": "independent", "cost": COST}
+    speeds_D = [1.0, 0.5, 2.0]
+    sampler = sampler_of(LENGTHS, speeds=np.array(speeds_D), **how)
+    minibatch = sampler.minibatch_at(0)
+    expected = plan_minibatch(
+        find_policy("independent"),
+        minibatch.planned.lengths_S,
+        ranks=3,
+        cap_tokens=1000,
+        cost=COST,
+        speeds_D=np.array(speeds_D),
+    )
+    assert minibatch.plan == expected.plan
+    assert minibatch.plan != sampler_of(LENGTHS, **how).plan_of(0)
+    loads = minibatch.plan.loads(minibatch.planned.lengths_S)
+    work_D = COST.quadratic * loads.squared_tokens_DM + COST.linear * loads.tokens_DM
+    time_D = (work_D.sum(axis=1) + COST.constant * loads.counts_D) / np.array(speeds_D)
+    # Alike they would take 1, 2 and 0.5 times as long as each other.
+    assert time_D.max() < 1.25 * time_D.min()
+
+
+def test_speeds_change_no_order_and_no_state():
+    """A run goes on at other speeds, with the samples that were not handed out."""
+    how = {"world_size": 2, "policy": "independent"}
+    samplers = samplers_of(LENGTHS, speeds=[1.0, 0.25], **how)
+    first = [next(iter(sampler)) for sampler in samplers]
+    state = samplers[0].state_dict()
+    assert state == samplers[1].state_dict()
+    others = samplers_of(LENGTHS, **how)
+    for other in others:
+        other.load_state_dict(state)
+    rest = chain.from_iterable(seen_by_all(others))
+    assert sorted(chain(flat(chain.from_iterable(first)), rest)) == list(range(50))
+
+
+def test_whole_numbers_are_read_as_they_are_for_plans():
+    """Both programs take the same values for whole numbers, each with words of its own for the others."""
+    for value in (3, np.int64(3), np.uint8(3)):
+        assert whole_number("k", value, least=3, most=3) == whole_number_for_plans("k", value, least=3, most=3) == 3
+    for value, told, told_for_plans in (
+        (True, "k: True: must be a whole number", "k: True: must be a whole number of 1 or more"),
+        (1.0, "k: 1.0: must be a whole number", "k: 1.0: must be a whole number of 1 or more"),
+        ("1", "k: '1': must be a whole number", "k: '1': must be a whole number of 1 or more"),
+        (None, "k: None: must be a whole number", "k: None: must be a whole number of 1 or more"),
+        (np.int64(0), "k: 0: must be at least 1", "k: 0: must be a whole number of 1 or more"),
+    ):
+        for check, expected in ((whole_number, told), (whole_number_for_plans, told_for_plans)):
+            with pytest.raises(InputError) as caught:
+                check("k", value, least=1)
+            assert str(caught.value) == expected
+    with pytest.raises(InputError, match=r"^k: 4: must be from 1 to 3$"):
+        whole_number("k", 4, least=1, most=3)
 
 
 def test_a_policy_of_ones_own_is_taken_and_lengths_are_kept():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 from fractions import Fraction
 from pathlib import Path
@@ -265,6 +266,90 @@ def test_following_the_advice_gives_what_it_promises(advised, changed):
     assert now.minibatch_s_N.mean() / followed.minibatch_s_N.mean() == pytest.approx(advice.advised.total.speedup)
 
 
+# Transfers that take turns with compute: there overlap gains something as well.
+SLOW = {**TAIL, "overlap": "none", "cluster.intra_node.bandwidth": "200 MB/s"}
+
+
+@pytest.mark.parametrize(("changes", "count"), [(TAIL, 2), (SLOW, 4), (EQUAL, 0)])
+def test_the_best_of_knobs_that_gain_alone_are_tried_together(advised, changes, count):
+    advice = advised(changes)
+    expected = set()
+    for position in {found.position for found in advice.knobs}:
+        gaining = {}
+        for found in sorted(advice.knobs, key=lambda found: found.gain.speedup):
+            if found.position == position and found.gain.matters and found.case.memory.fits:
+                gaining[found.knob.kind] = found.knob.settings_text
+        if position == advice.advised.position and advice.advised.option.knob is not None:
+            gaining["cap"] = advice.advised.option.knob.settings_text
+        kinds = [kind for kind in ("cap", "samples", "overlap") if kind in gaining]
+        expected |= {(position, gaining[one] + gaining[other]) for one, other in itertools.combinations(kinds, 2)}
+    assert {(found.position, found.pair.settings_text) for found in advice.pairs} == expected
+    assert len(advice.pairs) == len(expected) == count
+
+
+@pytest.mark.parametrize("changes", [TAIL, SLOW])
+def test_a_pair_gives_what_both_settings_give(advised, changed, changes):
+    """By simulations of each, on as many samples: its gain over the candidate, over the better knob, and over now."""
+    advice = advised(changes)
+
+    def seconds_of(position, settings, minibatches):
+        candidate = advice.candidates[position]
+        given = {"cases": [candidate.case.model_dump(exclude_unset=True)], "workload.minibatches": minibatches}
+        given |= {key: yaml.safe_load(value) for key, value in (part.split("=") for part in settings)}
+        (case,) = simulate(parse_scenario(changed({**changes, **given})), base_folder=Path()).cases
+        return float(case.minibatch_s_N.sum())
+
+    for found in advice.pairs:
+        minibatches = int(8 / found.pair.samples_factor)
+        pair_s = seconds_of(found.position, found.pair.settings_text, minibatches)
+        better = found.better.knob
+        better_s = seconds_of(found.position, better.settings_text, int(8 / better.samples_factor))
+        assert found.gain.speedup == pytest.approx(seconds_of(found.position, (), 8) / pair_s)
+        assert found.total.speedup == pytest.approx(seconds_of(0, (), 8) / pair_s)
+        assert found.beyond.speedup == pytest.approx(better_s / pair_s)
+        assert found.gain.pairs == minibatches
+        assert found.case.memory.fits
+        assert found.case.label == f"{advice.candidates[found.position].label}, {found.pair.label}"
+
+
+def test_a_pair_that_is_worth_more_is_told_and_not_advised(advised):
+    advice = advised(TAIL)
+    pair = advice.best_pair
+    assert pair.position == advice.advised.position
+    assert pair.beyond.matters
+    assert pair.gain.speedup == max(
+        found.gain.speedup for found in advice.pairs if found.position == advice.advised.position
+    )
+    assert not any("samples" in setting for setting in advice.advised.settings)
+    assert advice.ladder[-1].kind == "pair"
+    assert advice.ladder[-1].gain is pair.beyond
+    assert advice.ladder[-1].over == pair.better.case.label in [step.label for step in advice.ladder]
+    (told,) = [note for note in answer(advice).notes if note.startswith("More is to be had with ")]
+    assert "cap 32,768 tokens and 24 samples a rank together" in told
+    assert told.endswith("But another minibatch is another training recipe.")
+
+
+def test_no_pair_no_word_of_it(advised):
+    advice = advised(EQUAL)
+    assert (advice.pairs, advice.best_pair) == ((), None)
+    assert "pair" not in [step.kind for step in advice.ladder]
+    assert not [note for note in answer(advice).notes if "together" in note]
+
+
+def test_the_document_has_every_pair(advised):
+    advice = advised(SLOW)
+    entries = advice_document(advice)["knob_pairs"]
+    assert [(entry["candidate"], tuple(entry["settings"])) for entry in entries] == [
+        (advice.candidates[found.position].label, found.pair.settings_text) for found in advice.pairs
+    ]
+    for entry, found in zip(entries, advice.pairs, strict=True):
+        assert entry["kinds"] == [found.pair.one.kind, found.pair.other.kind]
+        assert entry["same_training"] == ("samples" not in entry["kinds"])
+        assert entry["gain_over_better_alone"]["speedup"] == found.beyond.speedup
+        assert entry["better_alone"] in (list(found.pair.one.settings_text), list(found.pair.other.settings_text))
+        assert entry["worth_more"] == found.beyond.matters
+
+
 def test_the_ladder_climbs_from_now_to_the_advice(advised):
     advice = advised({**TAIL, "cases.0.policy": "local-sort"})
     kinds = [step.kind for step in advice.ladder]
@@ -274,7 +359,7 @@ def test_the_ladder_climbs_from_now_to_the_advice(advised):
     assert policy.gain.speedup == policy.total.speedup
     assert policy.gain.speedup * sync.gain.speedup == pytest.approx(sync.total.speedup)
     for step in advice.ladder[3:]:
-        assert step.over == advice.candidates[advice.advised.position].label
+        assert step.kind == "pair" or step.over == advice.candidates[advice.advised.position].label
 
 
 def test_overlap_is_that_of_the_scenarios_own_cases(advised):
@@ -374,6 +459,7 @@ def test_the_document_holds_what_it_says(advised):
         "syncs_with_own_settings",
         "candidates",
         "knobs",
+        "knob_pairs",
         "ladder",
         "limits",
         "regret",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -9,9 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odcsim.analysis.advice_candidates import Candidate, Knob, knobs_of, policy_candidates
+from odcsim.analysis.advice import KnobResult, PairResult
+from odcsim.analysis.advice_candidates import Candidate, Knob, KnobPair, knobs_of, policy_candidates
 from odcsim.analysis.advice_choice import Option, choose, fastest
 from odcsim.analysis.advice_gain import Gain, blocks_s, gain_over
+from odcsim.analysis.advice_knobs import best_of_kind, best_pair
 from odcsim.analysis.advice_limits import LongestSequence, limits_of
 from odcsim.analysis.advice_regret import Regret, Truth, truths_of
 from odcsim.policies import find_policy, policy_names
@@ -104,6 +107,68 @@ def test_blocks_need_minibatches(changed):
 
 def test_transfers_of_the_processor_run_beside_nothing(changed):
     assert knobs(changed({"runtime": {"device": "cpu"}}))["overlap"] == []
+
+
+def test_a_pair_has_the_settings_of_both():
+    cap, samples = (
+        Knob("cap", "cap 8 tokens", {"workload.max_tokens": 8}),
+        Knob("samples", "2 samples a rank", {"workload.samples_per_rank": 2}, samples_factor=Fraction(1, 2)),
+    )
+    overlap = Knob("overlap", "overlap none", overlap="none")
+    pair = KnobPair(cap, samples)
+    assert pair.label == "cap 8 tokens, 2 samples a rank"
+    assert pair.settings == {"workload.max_tokens": 8, "workload.samples_per_rank": 2}
+    assert pair.settings_text == ("workload.max_tokens=8", "workload.samples_per_rank=2")
+    assert (pair.kinds, pair.overlap, pair.samples_factor) == (("cap", "samples"), None, Fraction(1, 2))
+    for one, other in ((overlap, samples), (samples, overlap)):
+        turned = KnobPair(one, other)
+        assert (turned.overlap, turned.samples_factor) == ("none", Fraction(1, 2))
+        assert "cases.0.overlap=none" in turned.settings_text
+
+
+def knob_result(knob, speedup, *, fits=True, ci95=None, position=0):
+    gain = Gain(speedup, ci95, 1)
+    case = replace(case_of(), memory=MemoryResult({"any": 1.0 if fits else 3.0}, 2.0, 1))
+    return KnobResult(position=position, knob=knob, case=case, gain=gain, total=gain)
+
+
+def test_the_best_setting_of_a_kind_is_worth_a_change_and_fits():
+    small, large, huge = (Knob("cap", f"cap {tokens} tokens") for tokens in (1, 2, 3))
+    samples = Knob("samples", "2 samples a rank")
+    found = [
+        knob_result(small, 1.02),
+        knob_result(large, 1.05),
+        knob_result(huge, 1.5, fits=False),
+        knob_result(samples, 1.005),
+    ]
+    assert best_of_kind(found, "cap", advised=None) is found[1]
+    assert best_of_kind(found, "samples", advised=None) is None
+    assert best_of_kind([knob_result(small, 1.2, ci95=(0.9, 1.4))], "cap", advised=None) is None
+    # What is advised stands, whatever it gains: it may be there to fit in memory.
+    assert best_of_kind(found, "cap", advised=small) is found[0]
+    assert best_of_kind(found, "samples", advised=samples) is found[3]
+
+
+def test_the_best_pair_gains_more_than_either_knob():
+    knobs_ = KnobPair(Knob("cap", "cap"), Knob("samples", "samples"))
+
+    def pair(speedup, beyond, *, ci95=None, position=0, fits=True):
+        better = knob_result(knobs_.one, speedup / beyond, fits=fits, position=position)
+        gain = Gain(speedup, None, 1)
+        return PairResult(
+            position=position,
+            pair=knobs_,
+            better=better,
+            case=better.case,
+            gain=gain,
+            total=gain,
+            beyond=Gain(beyond, ci95, 1),
+        )
+
+    good, better = pair(1.2, 1.05), pair(1.3, 1.02)
+    others = [pair(1.9, 1.005), pair(1.9, 1.2, ci95=(0.9, 1.3)), pair(1.9, 1.2, position=1), pair(1.9, 1.2, fits=False)]
+    assert best_pair([good, *others, better], position=0) is better
+    assert best_pair(others, position=0) is None
 
 
 # Gains
@@ -242,16 +307,17 @@ def case_of(**fractions):
 )
 def test_the_largest_loss_is_the_limit(fractions, outlasting, limit):
     longest = LongestSequence(tokens=1, mean_share=0.5, outlasting_share=outlasting)
-    limits = limits_of(case_of(**fractions), longest, lockstep_s_N=None)
+    limits = limits_of(case_of(**fractions), longest, any_sync_s_N=None)
     assert limits.limit == limit
     assert limits.lost_share == pytest.approx(sum(fractions.values()) - fractions.get("optimizer", 0.0))
     assert limits.bound_ratio == 2.0
-    assert limits.lockstep_ratio is None
+    assert limits.any_sync_ratio is None
 
 
-def test_the_bound_in_lockstep_is_of_the_minibatches_that_it_has():
+def test_a_bound_of_any_sync_is_told_beside_that_of_its_own():
     longest = LongestSequence(tokens=1, mean_share=0.5, outlasting_share=0.0)
-    assert limits_of(case_of(), longest, lockstep_s_N=np.array([2.0])).lockstep_ratio == 1.5
+    limits = limits_of(case_of(), longest, any_sync_s_N=np.array([1.0, 1.5]))
+    assert (limits.bound_ratio, limits.any_sync_ratio) == (2.0, 3.2)
 
 
 # Regret

@@ -12,8 +12,10 @@ from page_checks import NASTY, Document, check_figures, figure_data, without_plo
 from rich.console import Console
 
 from odcsim.analysis.advice import Advice, SyncComparison
+from odcsim.analysis.advice_candidates import Knob, KnobPair
 from odcsim.analysis.advice_gain import Gain
 from odcsim.analysis.advise import advise
+from odcsim.report.advice_cells import pair_rows
 from odcsim.report.advice_page import advice_page
 from odcsim.report.advice_table import print_advice_table
 from odcsim.report.advice_wording import answer, explanation, gain_text, gain_words, how_compared, signed_gain
@@ -123,13 +125,14 @@ def test_the_explanation_has_the_numbers_of_both(advice: Advice) -> None:
     for case in (advice.result.cases[0], advice.advised.case):
         assert case.label in text
         assert percent(case.fractions.synchronization) in text
-        assert f"{case.lower_bound_ratio:.2f} times the lower bound" in text
+        bound = f"{case.lower_bound_ratio:.2f} times the lower bound that no plan can beat under {case.sync.upper()}"
+        assert bound in text
     for told in (
         "What limits it is imbalance: at every layer ranks wait for the busiest.",
         "of an even share of its compute in the mean",
         "The longest of all has 8,192 tokens.",
         "Memory: FSDP local-sort peaks at",
-        "times that of plans in lockstep, which FSDP needs",
+        "times that of any sync.",
         "If the cost model is wrong",
     ):
         assert told in text
@@ -139,6 +142,28 @@ def test_what_asks_for_more_than_settings_says_so(advice: Advice) -> None:
     samples = [step for step in advice.ladder if step.kind == "samples"]
     assert samples, "more samples balance better"
     assert any("another training recipe" in text for text in explanation(advice))
+
+
+def test_two_knobs_that_are_worth_more_are_in_the_answer(advice: Advice) -> None:
+    pair = advice.best_pair
+    assert pair is not None
+    (told,) = [note for note in answer(advice).notes if note.startswith("More is to be had")]
+    assert told == (
+        f"More is to be had with {pair.pair.one.label} and {pair.pair.other.label} together: "
+        f"{advice.candidates[pair.position].label} then gains {gain_words(pair.total)} over FSDP local-sort, and "
+        f"{gain_words(pair.beyond)} over {pair.better.knob.label} alone. But another minibatch is another training "
+        "recipe."
+    )
+    overlap = Knob("overlap", "overlap prefetch", overlap="prefetch")
+    for knobs, asks in (
+        (KnobPair(pair.pair.one, overlap), "But the overlap needs software that can."),
+        (
+            KnobPair(pair.pair.other, overlap),
+            "But another minibatch is another training recipe and the overlap needs software that can.",
+        ),
+    ):
+        changed = dataclasses.replace(advice, best_pair=dataclasses.replace(pair, pair=knobs))
+        assert any(note.endswith(asks) for note in answer(changed).notes)
 
 
 def test_how_it_was_compared_is_told(advice: Advice) -> None:
@@ -171,6 +196,12 @@ def test_the_terminal_has_every_candidate_step_and_knob(advice: Advice) -> None:
         assert sum(line.startswith(candidate.label) for line in lines) >= 2
     for found in advice.knobs:
         assert any(line.startswith(found.knob.label) for line in lines)
+    (pairs,) = [place for place, line in enumerate(lines) if line == "two knobs that gain alone, together"]
+    for found, line in zip(advice.pairs, lines[pairs + 2 :], strict=False):
+        assert line.startswith(found.pair.label)
+        assert advice.candidates[found.position].label in line
+        for gain in (found.gain, found.beyond, found.total):
+            assert gain_text(gain) in line
     candidate = advice.candidates[advice.advised.position]
     row = next(line for line in lines if line.startswith(candidate.label))
     assert "advised" in row
@@ -219,6 +250,25 @@ def test_every_figure_is_accepted_by_plotly_and_has_its_place(page: str) -> None
         "plot-lengths",
         "plot-memory",
     ]
+
+
+def test_the_page_has_a_row_a_pair(advice: Advice, document: Document) -> None:
+    assert "Knobs, two together" in document.text
+    for found in advice.pairs:
+        for gain in (found.gain, found.beyond, found.total):
+            assert gain_text(gain) in document.text
+    none = dataclasses.replace(advice, pairs=(), best_pair=None)
+    page = without_plotly(advice_page(none, command="any"))
+    assert "Knobs, two together" not in page
+
+
+def test_a_pair_that_does_not_fit_says_so(advice: Advice) -> None:
+    pair = advice.pairs[0]
+    memory = dataclasses.replace(pair.case.memory, capacity_bytes=1.0)
+    case = dataclasses.replace(pair.case, memory=memory)
+    over = dataclasses.replace(advice, pairs=(dataclasses.replace(pair, case=case),))
+    (row,) = pair_rows(over)
+    assert row[2].startswith("does not fit, OVER by ")
 
 
 def test_a_page_of_what_does_not_fit(advice: Advice) -> None:
