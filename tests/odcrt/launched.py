@@ -1,18 +1,28 @@
-"""Runs the `odcrt` program as a user does, in a process of its own, which never outlives its test."""
+"""Runs the `odcrt` program: as a user does, in a process of its own, which never outlives its test; or right here.
+
+Right here (`odcrt_here`), the ranks of a scenario are forked, see `ranks.run_program`: for tests of what ranks measure,
+and not of how they are started, watched and ended.
+"""
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Launched", "is_alive", "odcrt", "started_odcrt", "wait_for"]
+import pytest
+
+from odcrt.cli import main
+from odcrt.launching import Ending, RankRun
+
+__all__ = ["Launched", "forked_ranks", "is_alive", "odcrt", "odcrt_here", "started_odcrt", "wait_for"]
 
 # What pytest and torchrun's users have set must not decide what is tested.
 _ENVIRONMENT = {
@@ -40,6 +50,32 @@ def odcrt(*arguments: object, folder: Path, timeout_s: float = 60.0, **environme
     with started_odcrt(*arguments, folder=folder, **environment) as process:
         out, err = process.communicate(timeout=timeout_s)
         return Launched(process.returncode, out, err)
+
+
+def forked_ranks(program: Sequence[object], *, ranks: int, **_: object) -> RankRun:
+    """In place of the launcher's `run_ranks`: its ranks all succeed, or the test fails."""
+    from ranks import run_program
+
+    run_program(program, ranks=ranks)
+    return RankRun(tuple(Ending(rank, code=0, at_s=0.0) for rank in range(ranks)), stopped_by=0)
+
+
+def odcrt_here(*arguments: object, folder: Path) -> Launched:
+    """Run a command on a scenario in this process, with forked ranks."""
+    from odcrt.launch import scenario
+
+    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.chdir(folder)
+        patch.setenv("COLUMNS", "120")
+        patch.setattr(sys, "argv", ["odcrt", *map(str, arguments)])
+        patch.setattr(scenario, "run_ranks", forked_ranks)
+        try:
+            main()
+            code = 0
+        except SystemExit as end:
+            code = int(end.code or 0)
+    return Launched(code, *(stream.buffer.getvalue().decode() for stream in (out, err)))
 
 
 @contextmanager

@@ -4,29 +4,38 @@ Processes are forked from a server that has torch imported already, so that a la
 function is passed by name, so it must stand at the top of a module of this folder. Every process ends within the time
 allowed: it dumps its stack and exits by itself, and is killed if it does not; all are reaped. Warnings are errors in
 them.
+
+A whole program runs as well, in the environment that `odcrt launch` gives it, which spares every rank some seconds of
+imports. What the launcher itself does is for tests that run it.
 """
 
 from __future__ import annotations
 
 import faulthandler
 import functools
+import io
 import multiprocessing
 import os
 import pickle
+import runpy
 import signal
+import socket
 import sys
 import tempfile
 import time
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from multiprocessing.connection import wait as wait_for_any
 from pathlib import Path
 from typing import Any, Self
 
-__all__ = ["Outcome", "RankFailed", "Ranks", "run"]
+from odcrt.launching.ranks import rank_environment
+
+__all__ = ["Outcome", "RankFailed", "Ranks", "run", "run_program"]
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 # Torch imports its compiler at the first step of an optimizer, which takes as long as all the rest.
@@ -77,6 +86,7 @@ class Ranks:
         ranks: int = 2,
         timeout_s: float = 60.0,
         collective_timeout_s: float = 1800.0,
+        forms_group: bool = True,
         **named: Any,
     ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="ranks-")
@@ -92,7 +102,7 @@ class Ranks:
                     ranks,
                     self._path,
                     timeout_s,
-                    timedelta(seconds=collective_timeout_s),
+                    timedelta(seconds=collective_timeout_s) if forms_group else None,
                 ),
             )
             for rank in range(ranks)
@@ -195,6 +205,35 @@ def run(function: Callable[..., Any], *args: Any, ranks: int = 2, timeout_s: flo
         return [outcome.value for outcome in outcomes]
 
 
+def run_program(program: Sequence[object], *, ranks: int, timeout_s: float = 60.0) -> list[str]:
+    """Run a script and its arguments, or `-m` and a module, on all ranks; return what each printed.
+
+    Raises:
+        RankFailed: as `run` does.
+    """
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    words = [str(word) for word in program]
+    return run(_play, words, ranks, port, ranks=ranks, timeout_s=timeout_s, forms_group=False)
+
+
+def _play(words: list[str], ranks: int, port: int) -> str:
+    """Be one rank of a program; what it prints."""
+    assert _rank is not None, "only ranks play"
+    os.environ.update(rank_environment({}, rank=_rank, ranks=ranks, port=port))
+    warnings.resetwarnings()
+    is_module = words[0] == "-m"
+    sys.argv = words[1:] if is_module else words
+    with redirect_stdout(io.StringIO()) as printed:
+        if is_module:
+            runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(sys.argv[0], run_name="__main__")
+    return printed.getvalue()
+
+
+_rank: int | None = None
 _folder_of_rank: Path | None = None
 
 
@@ -210,10 +249,11 @@ def _be_rank(
     ranks: int,
     folder: Path,
     timeout_s: float,
-    collective_timeout: timedelta,
+    collective_timeout: timedelta | None,
 ) -> None:
-    global _folder_of_rank  # noqa: PLW0603 - this process is one rank, for its whole life
-    _folder_of_rank = folder
+    """Run the function in this process, within a group unless there is no time-out for its collectives."""
+    global _folder_of_rank, _rank
+    _folder_of_rank, _rank = folder, rank
     output = os.open(folder / f"rank-{rank}.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(output, 1)
     os.dup2(output, 2)
@@ -227,9 +267,10 @@ def _be_rank(
 
     torch.set_num_threads(1)
     try:
-        dist.init_process_group(
-            "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=ranks, timeout=collective_timeout
-        )
+        if collective_timeout is not None:
+            dist.init_process_group(
+                "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=ranks, timeout=collective_timeout
+            )
         value = function()
     except BaseException as error:  # noqa: BLE001 - told to the test, whatever it is
         notes = [str(error), *getattr(error, "__notes__", [])]
@@ -238,8 +279,9 @@ def _be_rank(
         sys.stderr.flush()
         raise SystemExit(1) from None
     _write(folder, Outcome(rank, None, value))
-    dist.barrier()
-    dist.destroy_process_group()
+    if collective_timeout is not None:
+        dist.barrier()
+        dist.destroy_process_group()
 
 
 def _write(folder: Path, outcome: Outcome) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from importlib.machinery import ModuleSpec
 
@@ -127,3 +128,12 @@ def test_without_torch_a_scenario_says_how_to_install_it(command, monkeypatch):
     code, out, err = command("launch", "small.yaml")
     assert (code, out) == (1, "")
     assert err == ("odcrt: error: PyTorch is not installed; the runtime needs it: pip install 'odcsim[rt]'\n")
+
+
+def test_ranks_read_their_job_without_the_schema_of_scenarios():
+    """They start while nothing else happens, and pydantic would take a tenth of that time."""
+    code = (
+        "import sys, odcrt.workload.job; print([name for name in ('pydantic', 'yaml', 'torch') if name in sys.modules])"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    assert ended.stdout == "[]\n"

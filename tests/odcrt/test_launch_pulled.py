@@ -11,12 +11,9 @@ import pytest
 
 pytest.importorskip("torch")
 
-import yaml
-from launched import odcrt
+from launch_page import command_on, scenario_in
+from launched import odcrt_here
 
-from odcrt.launch import scenario as scenario_module
-from odcrt.launch.scenario import ScenarioOptions, run_scenario
-from odcrt.workload.measure import CaseTimes
 from odcrt.workload.minibatches import plan_case
 from odcsim import load_scenario
 from odcsim.analysis.validate import validate
@@ -26,6 +23,75 @@ from odcsim.scenario import parse_scenario
 from odcsim.trace_format import read_run
 
 pytestmark = pytest.mark.timeout(90)
+
+# Three ranks, one of which takes twice as long for everything, at a hundredth of the time that a GPU would take.
+SLOW_RANK, SPEED = 1, 0.5
+CHANGES = [
+    "cluster.gpus_per_node=3",
+    f"cluster.rank_speeds={{{SLOW_RANK}: {SPEED}}}",
+    "workload.minibatches=2",
+    "compute.fitted.scale=0.01",
+]
+
+
+@pytest.fixture(scope="module")
+def emulated(tmp_path_factory):
+    """One emulated run with traces: the scenario's file, the scenario, the document, the recorded runs."""
+    folder = tmp_path_factory.mktemp("pulled")
+    path = scenario_in(folder, "dynamic-8.yaml")
+    settings = [part for change in CHANGES for part in ("--set", change)]
+    command = [*command_on("dynamic-8.yaml"), "--json", "--record", "recorded", *settings]
+    run = odcrt_here(*command, folder=folder)
+    assert run.code == 0, run.err
+    runs = [read_run(case) for case in sorted((folder / "recorded").iterdir())]
+    return path, load_scenario(path, overrides=CHANGES), json.loads(run.out), runs
+
+
+def test_a_slow_rank_pulls_less_and_nobody_waits_long(emulated):
+    _, _, document, (*_, pulled) = emulated
+    *static_cases, pulled_case = document["cases"]
+    assert [case["policy"] for case in document["cases"]] == ["lb-mini", "independent", "dynamic"]
+    for static_case in static_cases:
+        assert pulled_case["speedup"] > 1.15 * static_case["speedup"], "static plans think all ranks alike"
+        assert pulled_case["time_fractions"]["synchronization"] < static_case["time_fractions"]["synchronization"]
+    for plan in pulled.info.plans.values():
+        tokens = [sum(map(sum, microbatches)) for microbatches in plan]
+        assert tokens[SLOW_RANK] < min(tokens[0], tokens[2])
+
+
+def test_traces_tell_who_pulled_what(emulated):
+    path, scenario, document, (*static, pulled) = emulated
+    assert all(run.info.pulled == {} for run in static)
+    resolved = resolve(scenario, base_folder=path.parent)
+    lengths_NS = draw_lengths(resolved)
+    planned = plan_case(resolved, resolved.cases[-1], lengths_NS)
+    assert set(pulled.info.pulled) == set(pulled.info.window) == {0, 1}
+    for minibatch, queue in enumerate(planned.queues_N):
+        by_rank = pulled.info.pulled[minibatch]
+        assert sorted(position for positions in by_rank for position in positions) == list(
+            range(len(queue.microbatches))
+        )
+        for rank, positions in enumerate(by_rank):
+            lengths = [queue.microbatches[position].lengths for position in positions]
+            assert pulled.info.plans[minibatch][rank] == tuple(lengths)
+            spans = [span for span in pulled.spans_of_ranks[rank] if span.minibatch == minibatch]
+            for turn, of_microbatch in enumerate(lengths):
+                tokens = {span.tokens for span in spans if span.microbatch == turn}
+                assert tokens == {sum(of_microbatch)}
+    counts = [len(positions) for by_rank in pulled.info.pulled.values() for positions in by_rank]
+    assert document["cases"][-1]["microbatches_per_rank"] == pytest.approx(np.mean(counts))
+    assert document["cases"][-1]["conservation"] == document["cases"][0]["conservation"]
+
+
+def test_what_was_pulled_is_what_is_predicted(emulated):
+    path, scenario, _, runs = emulated
+    found = validate(scenario, runs, base_folder=path.parent, file=path)
+    for case in found.cases:
+        # Sleeping is exact and never too short; what else there is takes milliseconds, of 200 and more.
+        assert -0.2 < case.error < 0.001, case.label
+
+
+# What ranks are handed
 
 MODEL = {
     "name": "toy",
@@ -37,9 +103,8 @@ MODEL = {
     "ffn": 48,
     "vocab": 64,
 }
-SLOW_RANK, SPEED = 1, 0.5
-EMULATED = {
-    "name": "emulated",
+PLANNED = {
+    "name": "planned",
     "model": MODEL,
     "cluster": {"gpu": "a100", "gpus_per_node": 3, "rank_speeds": {SLOW_RANK: SPEED}},
     "workload": {
@@ -55,115 +120,14 @@ EMULATED = {
     "cases": [{"sync": "odc", "policy": "lb-mini"}, {"sync": "odc", "policy": "dynamic"}],
     "runtime": {"compute": "emulated"},
 }
-REAL = {
-    "name": "real",
-    "model": MODEL,
-    "cluster": {"gpu": "a100", "gpus_per_node": 2},
-    "workload": {
-        "lengths": {"uniform": {"min": 2, "max": 120}},
-        "samples_per_rank": 4,
-        "max_tokens": 128,
-        "minibatches": 3,
-        "seed": 1,
-    },
-    "training": {"param_dtype": "fp32"},
-    "cases": [{"sync": "odc", "policy": "lb-mini"}, {"sync": "odc", "policy": "dynamic"}],
-}
-
-
-def written(document, folder):
-    path = folder / f"{document['name']}.yaml"
-    path.write_text(yaml.safe_dump(document))
-    return path
-
-
-@pytest.fixture(scope="module")
-def emulated(tmp_path_factory):
-    """One emulated run with traces: the scenario's file, its document, the recorded runs."""
-    folder = tmp_path_factory.mktemp("pulled")
-    path = written(EMULATED, folder)
-    run = odcrt("launch", path.name, "--json", "--record", "traces", folder=folder, timeout_s=80)
-    assert run.code == 0, run.err
-    runs = [read_run(case) for case in sorted((folder / "traces").iterdir())]
-    return path, json.loads(run.out), runs
-
-
-def test_a_slow_rank_pulls_less_and_nobody_waits_long(emulated):
-    _, document, (_, pulled) = emulated
-    static_case, pulled_case = document["cases"]
-    assert pulled_case["speedup"] > 1.15, "the static plan thinks all ranks alike"
-    assert pulled_case["time_fractions"]["synchronization"] < static_case["time_fractions"]["synchronization"]
-    for plan in pulled.info.plans.values():
-        tokens = [sum(map(sum, microbatches)) for microbatches in plan]
-        assert tokens[SLOW_RANK] < min(tokens[0], tokens[2])
-
-
-def test_traces_tell_who_pulled_what(emulated):
-    path, document, (static, pulled) = emulated
-    assert static.info.pulled == {}
-    resolved = resolve(load_scenario(path), base_folder=path.parent)
-    lengths_NS = draw_lengths(resolved)
-    planned = plan_case(resolved, resolved.cases[1], lengths_NS)
-    assert set(pulled.info.pulled) == set(pulled.info.window) == {0, 1}
-    for minibatch, queue in enumerate(planned.queues_N):
-        by_rank = pulled.info.pulled[minibatch]
-        assert sorted(position for positions in by_rank for position in positions) == list(
-            range(len(queue.microbatches))
-        )
-        for rank, positions in enumerate(by_rank):
-            lengths = [queue.microbatches[position].lengths for position in positions]
-            assert pulled.info.plans[minibatch][rank] == tuple(lengths)
-            spans = [span for span in pulled.spans_of_ranks[rank] if span.minibatch == minibatch]
-            for turn, of_microbatch in enumerate(lengths):
-                tokens = {span.tokens for span in spans if span.microbatch == turn}
-                assert tokens == {sum(of_microbatch)}
-    counts = [len(positions) for by_rank in pulled.info.pulled.values() for positions in by_rank]
-    assert document["cases"][1]["microbatches_per_rank"] == pytest.approx(np.mean(counts))
-    assert document["cases"][1]["conservation"] == document["cases"][0]["conservation"]
-
-
-def test_what_was_pulled_is_what_is_predicted(emulated):
-    path, _, runs = emulated
-    found = validate(load_scenario(path), runs, base_folder=path.parent, file=path)
-    for case in found.cases:
-        # Sleeping is exact and never too short; what else there is takes milliseconds, of 200 and more.
-        assert -0.2 < case.error < 0.001, case.label
-
-
-def test_real_compute_trains_alike_whoever_pulls(tmp_path, monkeypatch):
-    """The same samples, whatever the plan: the same losses, minibatch after minibatch, so the same steps in between."""
-    caught = []
-    make = scenario_module._result
-
-    def catch(*args, **keywords):
-        caught.extend(CaseTimes.of(measured) for measured in args[4])
-        return make(*args, **keywords)
-
-    monkeypatch.setattr(scenario_module, "_result", catch)
-    path = written(REAL, tmp_path)
-    result = run_scenario(load_scenario(path), file=path, options=ScenarioOptions())
-    assert not isinstance(result, int)
-    static, pulled = caught
-    np.testing.assert_allclose(pulled.loss_N, static.loss_N, rtol=1e-4)
-    assert {span.rank for span in result.cases[1].spans} == {0, 1}
-
-
-def test_one_rank_runs_the_whole_queue(tmp_path):
-    path = written({**REAL, "cases": REAL["cases"][1:]}, tmp_path)
-    run = odcrt("launch", path, "--nproc", 1, "--set", "workload.minibatches=1", "--json", folder=tmp_path)
-    assert run.code == 0, run.err
-    assert json.loads(run.out)["cases"][0]["utilization"] > 0
-
-
-# What ranks are handed
 
 
 @pytest.fixture
 def planned():
     document = {
-        **EMULATED,
-        "cluster": {**EMULATED["cluster"], "slowdowns": {"probability": 0.4, "factor": 3.0}},
-        "workload": {**EMULATED["workload"], "max_tokens": 20000, "oversize": "drop"},
+        **PLANNED,
+        "cluster": {**PLANNED["cluster"], "slowdowns": {"probability": 0.4, "factor": 3.0}},
+        "workload": {**PLANNED["workload"], "max_tokens": 20000, "oversize": "drop"},
     }
     resolved = resolve(parse_scenario(document), base_folder=Path())
     return resolved, plan_case(resolved, resolved.cases[1], draw_lengths(resolved))

@@ -13,7 +13,8 @@ import pytest
 pytest.importorskip("torch")
 
 import yaml
-from launched import is_alive, odcrt, started_odcrt, wait_for
+from launch_page import command_on, scenario_in
+from launched import forked_ranks, is_alive, odcrt, odcrt_here, started_odcrt, wait_for
 
 from odcrt.launch import scenario as scenario_module
 from odcrt.launch.scenario import ScenarioOptions, run_scenario
@@ -23,10 +24,9 @@ from odcsim.trace_format import read_run
 
 pytestmark = pytest.mark.timeout(90)
 
-LAYERS = 2
 MODEL = {
     "name": "toy",
-    "layers": LAYERS,
+    "layers": 2,
     "hidden": 32,
     "heads": 2,
     "kv_heads": 1,
@@ -34,35 +34,26 @@ MODEL = {
     "ffn": 48,
     "vocab": 64,
 }
+EMULATED = "emulated-8.yaml"
+LAYERS = 2
 # Of a microbatch: the root is gathered once and reduced once, every block gathered twice and reduced once.
 TRANSFERS = 2 * LAYERS + 1 + LAYERS + 1
-EMULATED = {
-    "name": "emulated",
-    "model": MODEL,
-    "cluster": {"gpu": "a100", "gpus_per_node": 3, "rank_speeds": {2: 0.8}},
-    "workload": {
-        "lengths": {"uniform": {"min": 1000, "max": 30000}},
-        "samples_per_rank": 4,
-        "max_tokens": 30000,
-        "minibatches": 3,
-        "seed": 10,
-    },
-    "compute": {"fitted": {"quadratic": 0.06, "linear": 0.08, "constant": 0.01, "per_tokens": 32000}},
-    "overlap": "none",
-    "cases": [
-        {"sync": "fsdp", "policy": "lb-micro"},
-        {"sync": "odc", "policy": "lb-mini"},
-        {"sync": "odc", "policy": "lb-mini", "pad": True},
-    ],
-    "runtime": {"compute": "emulated"},
-}
+SPEEDS = {2: 0.8}
+# Three ranks, and a fiftieth of the time that the scenario's compute would take on a GPU.
+CHANGES = [
+    "cluster.gpus_per_node=3",
+    f"cluster.rank_speeds={SPEEDS}",
+    "workload.minibatches=3",
+    "compute.fitted.scale=0.02",
+    "cases=[{sync: fsdp, policy: lb-micro}, {sync: odc, policy: lb-mini}, {sync: odc, policy: lb-mini, pad: true}]",
+]
 REAL = {
     "name": "real",
     "model": MODEL,
     "cluster": {"gpu": "a100", "gpus_per_node": 2},
     "workload": {
         "lengths": {"uniform": {"min": 2, "max": 120}},
-        "samples_per_rank": 3,
+        "samples_per_rank": 4,
         "max_tokens": 128,
         "minibatches": 3,
         "seed": 1,
@@ -72,6 +63,7 @@ REAL = {
         {"sync": "fsdp", "policy": "lb-micro"},
         {"sync": "odc", "policy": "lb-mini"},
         {"sync": "fsdp", "policy": "lb-mini", "pad": True},
+        {"sync": "odc", "policy": "dynamic"},
     ],
 }
 
@@ -82,36 +74,47 @@ def written(document, folder):
     return path
 
 
+def settings(changes):
+    return [part for change in changes for part in ("--set", change)]
+
+
 @pytest.fixture(scope="module")
 def emulated(tmp_path_factory):
-    """One emulated run with traces: the scenario's file, the command's outcome, its document."""
+    """One emulated run with traces: its folder, the scenario, the command's outcome, its document."""
     folder = tmp_path_factory.mktemp("emulated")
-    path = written(EMULATED, folder)
-    run = odcrt("launch", path.name, "--json", "--record", "traces", folder=folder, timeout_s=80)
+    scenario = load_scenario(scenario_in(folder, EMULATED), overrides=CHANGES)
+    command = [*command_on("emulated-8.yaml"), "--json", "--record", "recorded", *settings(CHANGES)]
+    run = odcrt(*command, folder=folder, timeout_s=80)
     assert run.code == 0, run.err
-    return path, run, json.loads(run.out)
+    return folder, scenario, run, json.loads(run.out)
+
+
+@pytest.fixture(scope="module")
+def predicted(emulated):
+    """What the simulator says of the same."""
+    folder, scenario, *_ = emulated
+    return simulate(scenario, base_folder=folder / "scenarios" / "runtime")
 
 
 # What comes of it
 
 
-def test_emulated_odc_takes_as_long_as_is_predicted(emulated):
-    path, _, document = emulated
-    predicted = simulate(load_scenario(path), base_folder=path.parent)
+def test_emulated_odc_takes_as_long_as_is_predicted(emulated, predicted):
+    *_, document = emulated
     for case, expected in zip(document["cases"], predicted.cases, strict=True):
         ratio = case["seconds_per_minibatch"]["mean"] / float(expected.minibatch_s_N.mean())
         # Sleeping is exact and never too short; what else there is takes milliseconds, of 200 and more.
         assert 0.999 < ratio < (1.25 if case["sync"] == "odc" else 1.5), case["name"]
 
 
-def test_the_document_is_that_of_the_simulator(emulated):
-    path, _, document = emulated
-    predicted = simulate(load_scenario(path), base_folder=path.parent).to_document()
+def test_the_document_is_that_of_the_simulator(emulated, predicted):
+    *_, document = emulated
+    predicted_document = predicted.to_document()
     assert document["engine"] == "measured"
-    assert list(document) == list(predicted)
-    assert document["scenario"] == predicted["scenario"]
-    assert document["lengths"] == predicted["lengths"]
-    for case, expected in zip(document["cases"], predicted["cases"], strict=True):
+    assert list(document) == list(predicted_document)
+    assert document["scenario"] == predicted_document["scenario"]
+    assert document["lengths"] == predicted_document["lengths"]
+    for case, expected in zip(document["cases"], predicted_document["cases"], strict=True):
         assert list(case) == list(expected)
         for key in ("name", "sync", "policy", "pad", "minibatches", "conservation", "microbatches_per_rank"):
             assert case[key] == expected[key]
@@ -129,18 +132,18 @@ def test_the_document_is_that_of_the_simulator(emulated):
 
 
 def test_only_the_document_is_on_standard_output_and_files_are_written(emulated):
-    path, run, document = emulated
+    folder, _, run, document = emulated
     assert json.loads(run.out) == document
-    reports = path.parent / "reports"
-    assert sorted(file.name for file in reports.iterdir()) == ["emulated.measured.html", "emulated.measured.json"]
-    assert json.loads((reports / "emulated.measured.json").read_text()) == document
-    assert "measured by odcrt" in (reports / "emulated.measured.html").read_text()
+    reports = folder / "reports"
+    assert sorted(file.name for file in reports.iterdir()) == ["emulated-8.measured.html", "emulated-8.measured.json"]
+    assert json.loads((reports / "emulated-8.measured.json").read_text()) == document
+    assert "measured by odcrt" in (reports / "emulated-8.measured.html").read_text()
     assert run.err.splitlines() == [f"odcrt: warning: {warning}" for warning in document["warnings"]]
 
 
 def test_traces_tell_what_was_run(emulated):
-    path, _, document = emulated
-    traces = path.parent / "traces"
+    folder, scenario, _, document = emulated
+    traces = folder / "recorded"
     assert sorted(folder.name for folder in traces.iterdir()) == [
         "0-fsdp-lb-micro",
         "1-odc-lb-mini",
@@ -167,15 +170,17 @@ def test_traces_tell_what_was_run(emulated):
                 assert span.tokens == sum(info.plans[span.minibatch][rank][span.microbatch])
             # Compute of all units, as long as the cost model says.
             computed = sum(span.duration_s for span in spans if span.name in {"forward", "backward"})
-            modelled = sum(modelled_s(lengths, rank) for plan in info.plans.values() for lengths in plan[rank])
+            modelled = sum(
+                modelled_s(scenario, lengths, rank) for plan in info.plans.values() for lengths in plan[rank]
+            )
             assert computed == pytest.approx(modelled, rel=0.1)
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="nobody counts memory here")
 def test_traces_tell_processors_and_memory(emulated):
-    path, _, document = emulated
-    for position, folder in enumerate(sorted((path.parent / "traces").iterdir())):
-        info = read_run(folder).info
+    folder, _, _, document = emulated
+    for position, recorded in enumerate(sorted((folder / "recorded").iterdir())):
+        info = read_run(recorded).info
         assert info.processors == (len(os.sched_getaffinity(0)),) * 3
         parts_bytes = document["cases"][position]["memory"]["parts_bytes"]
         assert len(info.memory) == 3
@@ -190,11 +195,11 @@ def test_traces_tell_processors_and_memory(emulated):
         assert fullest.training_bytes[-1] == pytest.approx(parts_bytes["training"], abs=8 << 20)
 
 
-def modelled_s(lengths, rank):
-    fit = EMULATED["compute"]["fitted"]
-    scaled = [length / fit["per_tokens"] for length in lengths]
-    work_s = fit["quadratic"] * sum(s * s for s in scaled) + fit["linear"] * sum(scaled) + fit["constant"]
-    return work_s / EMULATED["cluster"]["rank_speeds"].get(rank, 1.0)
+def modelled_s(scenario, lengths, rank):
+    fit = scenario.compute.fitted
+    scaled = [length / fit.per_tokens for length in lengths]
+    work_s = fit.quadratic * sum(s * s for s in scaled) + fit.linear * sum(scaled) + fit.constant
+    return fit.scale * work_s / SPEEDS.get(rank, 1.0)
 
 
 def measured_by_case(document, folder, monkeypatch, **options):
@@ -207,13 +212,14 @@ def measured_by_case(document, folder, monkeypatch, **options):
         return make(*args, **keywords)
 
     monkeypatch.setattr(scenario_module, "_result", catch)
+    monkeypatch.setattr(scenario_module, "run_ranks", forked_ranks)
     path = written(document, folder)
     result = run_scenario(load_scenario(path), file=path, options=ScenarioOptions(**options))
     assert not isinstance(result, int)
     return result, caught[0]
 
 
-def test_real_compute_trains_alike_under_every_synchronization(tmp_path, monkeypatch, capfd):
+def test_real_compute_trains_alike_under_every_synchronization_and_whoever_pulls(tmp_path, monkeypatch):
     """The same samples, whatever the plan: the same losses, minibatch after minibatch, so the same steps in between."""
     result, times = measured_by_case(REAL, tmp_path, monkeypatch)
     for case in times[1:]:
@@ -228,7 +234,6 @@ def test_real_compute_trains_alike_under_every_synchronization(tmp_path, monkeyp
         assert {"forward", "backward", "gather", "scatter_accumulate", "optimizer"} <= {
             span.name for span in case.spans
         }
-    assert capfd.readouterr().out == ""
 
 
 def test_fsdp2s_own_collectives_can_be_measured(tmp_path, monkeypatch):
@@ -243,11 +248,22 @@ def test_fsdp2s_own_collectives_can_be_measured(tmp_path, monkeypatch):
 
 
 def test_the_number_of_ranks_can_be_set_even_to_one(tmp_path):
-    path = written({**REAL, "cases": REAL["cases"][:2]}, tmp_path)
-    run = odcrt("launch", path, "--nproc", 1, "--set", "workload.minibatches=2", folder=tmp_path)
+    """Whose microbatches are pulled, one rank runs the whole queue."""
+    scenario_in(tmp_path, "two-ranks.yaml")
+    changes = [
+        "workload.minibatches=2",
+        "workload.cut_tokens=256",
+        "cases=[{sync: fsdp, policy: lb-micro}, {sync: odc, policy: lb-mini}, {sync: odc, policy: dynamic}]",
+    ]
+    run = odcrt_here(*command_on("two-ranks.yaml"), "--nproc", 1, *settings(changes), folder=tmp_path)
     assert run.code == 0, run.err
     assert "cluster    1 rank (1 node x 1)" in run.out
-    assert run.out.endswith("report: reports/real.measured.html\nresult: reports/real.measured.json\n")
+    assert run.out.endswith("report: reports/two-ranks.measured.html\nresult: reports/two-ranks.measured.json\n")
+    document = json.loads((tmp_path / "reports" / "two-ranks.measured.json").read_text())
+    *planned, pulled = document["cases"]
+    assert pulled["policy"] == "dynamic"
+    assert pulled["conservation"] == planned[0]["conservation"]
+    assert all(case["utilization"] > 0 for case in document["cases"])
 
 
 # When a rank is lost
@@ -270,14 +286,15 @@ def ranks_of(launcher):
 
 def test_a_rank_that_is_killed_ends_all_and_is_named(tmp_path):
     (tmp_path / "temporary").mkdir()
-    document = {
-        **EMULATED,
-        "workload": {**EMULATED["workload"], "minibatches": 200},
-        "cases": [{"sync": "odc", "policy": "lb-micro"}],
-        "cluster": {"gpu": "a100", "gpus_per_node": 2},
-    }
-    path = written(document, tmp_path)
-    with started_odcrt("launch", path, folder=tmp_path, TMPDIR=str(tmp_path / "temporary")) as process:
+    path = scenario_in(tmp_path, EMULATED)
+    changes = [
+        "cluster.gpus_per_node=2",
+        "workload.minibatches=200",
+        "compute.fitted.scale=0.02",
+        "cases=[{sync: odc, policy: lb-micro}]",
+    ]
+    command = ["launch", path, *settings(changes)]
+    with started_odcrt(*command, folder=tmp_path, TMPDIR=str(tmp_path / "temporary")) as process:
 
         def minibatches_done():
             found = list((tmp_path / "temporary").glob("odcrt-*/progress"))

@@ -79,13 +79,13 @@ def own_bytes():
 
 
 def grow(communication):
-    """Growth of this process from before sharding until after three steps, and what the handle tells."""
+    """Growth of this process from before sharding until after two steps, and what the handle tells."""
     ranks = dist.get_world_size()
     before = own_bytes()
     model = shard(seeded(Wide), mesh=mesh_of(ranks))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     odc = odcrt.on_demand(model, deadline_s=30) if communication == "odc" else None
-    for _ in range(3):
+    for _ in range(2):
         if odc:
             with odc.minibatch():
                 model(torch.ones(2, 1024)).sum().backward()
