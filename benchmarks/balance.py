@@ -17,7 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from balancing import dynamic, exact, partition, policies
+from balancing import dynamic, exact, million, partition, policies
 
 
 def sections(*, quick: bool) -> Iterator[str]:
@@ -26,6 +26,7 @@ def sections(*, quick: bool) -> Iterator[str]:
     yield from policies.sections(quick=quick)
     yield from exact.sections(quick=quick)
     if not quick:
+        yield from million.sections()
         yield from dynamic.sections()
 
 
