@@ -30,9 +30,7 @@ _MOST_SEARCHED = 40
 class FewestPacker:
     """Packs sets of samples of one minibatch, each set once."""
 
-    def __init__(
-        self, tokens_S: Sequence[int], *, cap_tokens: int, most_differenced: int = _MOST_DIFFERENCED
-    ) -> None:
+    def __init__(self, tokens_S: Sequence[int], *, cap_tokens: int, most_differenced: int = _MOST_DIFFERENCED) -> None:
         """Args: the lengths of all samples, and the cap, both in tokens; see `pack_fewest`."""
         self._tokens_S = tokens_S
         self._cap_tokens = cap_tokens
