@@ -28,15 +28,15 @@ def test_the_running_peak_follows_what_is_allocated_and_keeps_it_until_the_resta
     watch = MemoryWatch()
     watch.restart()
     before = watch.running_peak_bytes()
-    held = bytearray(b"x") * (64 * MIB)
+    held = bytearray(b"x") * (256 * MIB)
     grown = watch.running_peak_bytes()
-    assert len(held) == 64 * MIB
+    assert len(held) == 256 * MIB
     del held
-    # Other threads' counts may come in late; what is meant is far above.
-    assert grown - before > 48 * MIB
+    # Other threads' counts may come in late, and the system may take back idle pages; what is meant is far above.
+    assert grown - before > 192 * MIB
     assert watch.running_peak_bytes() >= grown
     watch.restart()
-    assert watch.running_peak_bytes() < grown - 48 * MIB
+    assert watch.running_peak_bytes() < grown - 192 * MIB
 
 
 @needs_linux

@@ -186,10 +186,15 @@ def test_what_is_written_is_read_back(
 
 
 @pytest.mark.parametrize("head", ["", "# tokens\n", " # an indented comment sends every line through the slow scan\n"])
-def test_a_million_lines_are_read_in_less_than_a_second(write: WriteTrace, head: str) -> None:
+def test_a_million_lines_are_read_in_less_than_four_times_what_int_takes(write: WriteTrace, head: str) -> None:
+    """Beside `int` of every line in the same minute: some machines are twice as fast as others, or as themselves."""
     lengths_S = np.random.default_rng(0).integers(1, 100_000, 1_000_000)
     path = write(head + "\n".join(map(str, lengths_S.tolist())) + "\n")
     start_s = time.process_time()
+    plain = [int(line) for line in path.read_text().split("\n") if line.isdigit()]
+    plain_s = time.process_time() - start_s
+    start_s = time.process_time()
     trace = read_trace(path)
-    assert time.process_time() - start_s < 1.0
+    assert time.process_time() - start_s < 4 * plain_s
+    assert len(plain) == len(lengths_S)
     assert np.array_equal(trace.lengths_S, lengths_S)
