@@ -22,6 +22,9 @@ from odcsim.suggest import unknown_name
 
 __all__ = ["DropInWarning", "plan_lengths"]
 
+# More than any cluster has; a plan names every one of them.
+_MOST_RANKS = 1 << 20
+
 _BEST_POLICY: dict[Sync, str] = {"fsdp": "lockstep", "odc": "independent"}
 
 
@@ -67,7 +70,7 @@ def plan_lengths(
         DropInWarning: a setting without effect.
     """
     lengths_S = lengths_S_of(lengths)
-    ranks = whole_number("ranks", ranks, least=1)
+    ranks = whole_number("ranks", ranks, least=1, most=_MOST_RANKS)
     if sync not in get_args(Sync):
         raise unknown_name("sync", sync, get_args(Sync), key="sync")
     chosen = (

@@ -25,6 +25,7 @@ from odcsim.partition.dealing import deal, fit_tokens
 from odcsim.partition.differencing import split_by_differencing
 from odcsim.partition.exchange import even_out
 from odcsim.partition.exhaustive import can_try_all, try_all
+from odcsim.partition.homes import items_of_parts
 from odcsim.partition.refine import lower_heaviest_by_swaps
 from odcsim.partition.task import PartitionTask
 
@@ -71,7 +72,7 @@ def balance(
         tokens_S=tokens_S,
         cap_tokens=cap_tokens,
     )
-    return None if homes_S is None else _items_of_parts(homes_S, parts)
+    return None if homes_S is None else items_of_parts(homes_S, parts=parts)
 
 
 def find_homes(
@@ -133,12 +134,6 @@ def _by_descending_sum(homes_S: IntArray, costs_S: FloatArray, parts: int) -> In
     number_P = np.empty(parts, dtype=np.int64)
     number_P[np.lexsort((first_P, -sums_P))] = np.arange(parts)
     return number_P[homes_S]
-
-
-def _items_of_parts(homes_S: IntArray, parts: int) -> list[list[int]]:
-    by_part = np.argsort(homes_S, kind="stable").tolist()
-    ends = np.cumsum(np.bincount(homes_S, minlength=parts)).tolist()
-    return [by_part[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
 
 def _arrange(task: PartitionTask) -> IntArray | None:

@@ -27,6 +27,7 @@ import numpy as np
 
 from odcsim.arrays import FloatArray, IntArray
 from odcsim.partition.fewest import FewestPacker
+from odcsim.partition.homes import homes_of
 
 __all__ = ["RankCosts", "Units", "lower_busiest"]
 
@@ -184,8 +185,7 @@ class _Sums:
     @classmethod
     def of(cls, parts: Sequence[Sequence[int]], costs: RankCosts) -> _Sums:
         units, ranks = costs.units, len(parts)
-        rank_U = np.empty(len(units.samples), dtype=np.int64)
-        rank_U[list(chain.from_iterable(parts))] = np.repeat(np.arange(ranks), list(map(len, parts)))
+        rank_U = homes_of(parts, items=len(units.samples))
         return cls(
             costs=costs,
             rank_U=rank_U,

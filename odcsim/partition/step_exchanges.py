@@ -20,11 +20,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from itertools import chain
 
 import numpy as np
 
 from odcsim.arrays import BoolArray, FloatArray, IntArray
+from odcsim.partition.homes import homes_of, items_of_parts
 
 __all__ = ["lower_heights"]
 
@@ -88,7 +88,7 @@ def lower_heights(
                     break
             if improved:
                 break
-    return state.bins()
+    return items_of_parts(state.bin_S, parts=state.load_B.size)
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,8 +108,7 @@ class _State:
 
     @classmethod
     def of(cls, bins: Sequence[Sequence[int]], costs_S: FloatArray, tokens_S: IntArray, cap_tokens: int) -> _State:
-        bin_S = np.empty(costs_S.size, dtype=np.int64)
-        bin_S[list(chain.from_iterable(bins))] = np.repeat(np.arange(len(bins)), list(map(len, bins)))
+        bin_S = homes_of(bins, items=costs_S.size)
         return cls(
             cap_tokens=cap_tokens,
             cost_T=np.concatenate([costs_S, np.zeros(len(bins))]),
@@ -123,12 +122,6 @@ class _State:
     @property
     def bin_S(self) -> IntArray:
         return self.bin_T[: self.samples]
-
-    def bins(self) -> list[list[int]]:
-        """The samples of each bin, ascending."""
-        by_bin = np.argsort(self.bin_S, kind="stable").tolist()
-        ends = np.cumsum(np.bincount(self.bin_S, minlength=self.load_B.size)).tolist()
-        return [by_bin[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
     def make(self, moves: _Moves) -> None:
         """Put samples into other bins."""

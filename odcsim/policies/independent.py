@@ -4,7 +4,8 @@ A rank's time is the cost of its samples and a constant for each of its microbat
 known. Several divisions of the samples are made: with constants guessed and corrected by what the division needs
 (`odcsim.partition.balance`), with every rank under as few caps of tokens as the mean, and from microbatches that are
 filled first. `lb-mini`'s is one more. The best are improved by exchanges with the busiest rank
-(`odcsim.partition.busiest`), and the best of all is taken: no plan of `lb-mini` is better.
+(`odcsim.partition.busiest`), and the best of all is taken: no plan of `lb-mini` is better, as long as minibatches are
+not very large (`odcsim.policies.large`).
 
 Where groups are to be kept, groups are divided instead of samples.
 

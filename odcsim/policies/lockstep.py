@@ -3,7 +3,8 @@
 The number of steps and what every rank runs in each are chosen together. Steps are filled from the longest sample down
 (`odcsim.partition.lockstep`). The best of these arrangements, and of those of published policies, are improved by
 exchanges between microbatches (`odcsim.partition.step_exchanges`), and the best of all is taken. So by its objective,
-in which a step costs a microbatch's constant once, no plan of `local-sort`, `lb-micro` or `verl-native` is better.
+in which a step costs a microbatch's constant once, no plan of `local-sort`, `lb-micro` or `verl-native` is better, as
+long as minibatches are not very large (`odcsim.policies.large`).
 
 Where groups are to be kept, they are balanced over ranks first. Each rank's microbatches are then made of its own
 samples, and like those that other ranks run at the same time.

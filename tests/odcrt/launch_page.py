@@ -1,4 +1,4 @@
-"""The commands of docs/launch.md, for the tests that run them."""
+"""What tests of `odcrt launch` run: the commands of docs/launch.md, and a small model for scenarios of their own."""
 
 from __future__ import annotations
 
@@ -6,12 +6,23 @@ import re
 import shlex
 from pathlib import Path
 
-__all__ = ["COMMANDS", "PAGE", "SCENARIOS", "command_on", "scenario_in"]
+__all__ = ["COMMANDS", "PAGE", "SCENARIOS", "TOY_MODEL", "command_on", "scenario_in"]
 
 _ROOT = Path(__file__).resolve().parent.parent.parent
 PAGE = (_ROOT / "docs" / "launch.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^odcrt (launch .*?)(?:\s*#.*)?$", PAGE, flags=re.MULTILINE)
 SCENARIOS = sorted((_ROOT / "scenarios" / "runtime").glob("*.yaml"))
+
+TOY_MODEL = {
+    "name": "toy",
+    "layers": 2,
+    "hidden": 32,
+    "heads": 2,
+    "kv_heads": 1,
+    "head_dim": 16,
+    "ffn": 48,
+    "vocab": 64,
+}
 
 
 def command_on(scenario: str) -> list[str]:

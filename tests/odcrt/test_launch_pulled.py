@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from launch_page import command_on, scenario_in
+from launch_page import TOY_MODEL, command_on, scenario_in
 from launched import odcrt_here
 
 from odcrt.workload.minibatches import plan_case
@@ -93,19 +93,9 @@ def test_what_was_pulled_is_what_is_predicted(emulated):
 
 # What ranks are handed
 
-MODEL = {
-    "name": "toy",
-    "layers": 2,
-    "hidden": 32,
-    "heads": 2,
-    "kv_heads": 1,
-    "head_dim": 16,
-    "ffn": 48,
-    "vocab": 64,
-}
 PLANNED = {
     "name": "planned",
-    "model": MODEL,
+    "model": TOY_MODEL,
     "cluster": {"gpu": "a100", "gpus_per_node": 3, "rank_speeds": {SLOW_RANK: SPEED}},
     "workload": {
         "lengths": {"uniform": {"min": 1000, "max": 30000}},

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("torch")
 
 import yaml
-from launch_page import command_on, scenario_in
+from launch_page import TOY_MODEL, command_on, scenario_in
 from launched import forked_ranks, is_alive, odcrt, odcrt_here, started_odcrt, wait_for
 
 from odcrt.launch import scenario as scenario_module
@@ -24,16 +24,6 @@ from odcsim.trace_format import read_run
 
 pytestmark = pytest.mark.timeout(90)
 
-MODEL = {
-    "name": "toy",
-    "layers": 2,
-    "hidden": 32,
-    "heads": 2,
-    "kv_heads": 1,
-    "head_dim": 16,
-    "ffn": 48,
-    "vocab": 64,
-}
 EMULATED = "emulated-8.yaml"
 LAYERS = 2
 # Of a microbatch: the root is gathered once and reduced once, every block gathered twice and reduced once.
@@ -49,7 +39,7 @@ CHANGES = [
 ]
 REAL = {
     "name": "real",
-    "model": MODEL,
+    "model": TOY_MODEL,
     "cluster": {"gpu": "a100", "gpus_per_node": 2},
     "workload": {
         "lengths": {"uniform": {"min": 2, "max": 120}},
@@ -225,7 +215,7 @@ def test_real_compute_trains_alike_under_every_synchronization_and_whoever_pulls
     for case in times[1:]:
         np.testing.assert_allclose(case.loss_N, times[0].loss_N, rtol=1e-4)
     # It starts near the loss of guessing, and tokens that are seen again (the warm-up) are learned a little.
-    assert times[0].loss_N[0] == pytest.approx(np.log(MODEL["vocab"]), rel=0.05)
+    assert times[0].loss_N[0] == pytest.approx(np.log(TOY_MODEL["vocab"]), rel=0.05)
     assert result.cases[1].fractions.compute > 0.2
     # Bound by bound: none takes less than the least even share.
     for case in result.cases:
@@ -323,7 +313,7 @@ def test_an_error_of_a_rank_says_which_microbatch_it_was(tmp_path):
     document = {
         **REAL,
         "training": {"param_dtype": "fp32", "recompute": "none", "fused_loss": False},
-        "model": {**MODEL, "vocab": 60_000},
+        "model": {**TOY_MODEL, "vocab": 60_000},
         "workload": {**REAL["workload"], "lengths": {"constant": 3000}, "max_tokens": 3000, "samples_per_rank": 1},
         "cases": [{"sync": "odc", "policy": "lb-mini"}],
     }

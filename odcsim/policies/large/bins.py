@@ -86,6 +86,16 @@ class Bins:
         """All bins, in an order that is given by their numbers."""
         return [tuple(samples[start:end]) for samples, start, end in self._slices(order_B)]
 
+    def on_ranks(self, rank_B: IntArray, *, ranks: int) -> tuple[tuple[Microbatch, ...], ...]:
+        """The bins of each rank, the costliest first.
+
+        Args:
+            rank_B: the rank of each bin.
+            ranks: how many there are.
+        """
+        microbatches = self.microbatches(np.lexsort((-self.cost_B, rank_B)))
+        return cut(microbatches, np.bincount(rank_B, minlength=ranks).tolist())
+
     def _slices(self, bins_B: IntArray) -> Iterator[tuple[list[int], int, int]]:
         """Where the samples of each of some bins are: between two places in one list."""
         place_B = np.full(self.count, bins_B.size)

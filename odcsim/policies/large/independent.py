@@ -18,7 +18,7 @@ from odcsim.arrays import FloatArray, IntArray
 from odcsim.partition.balance import find_homes
 from odcsim.plan import Plan
 from odcsim.policies.base import PlanTask
-from odcsim.policies.large.bins import Bins, cut
+from odcsim.policies.large.bins import Bins
 
 __all__ = ["Division", "divide"]
 
@@ -54,8 +54,7 @@ class Division:
 
     def plan(self) -> Plan:
         """The plan, each rank's costliest microbatch first."""
-        microbatches = self.bins.microbatches(np.lexsort((-self.bins.cost_B, self.rank_B)))
-        return Plan(cut(microbatches, np.bincount(self.rank_B, minlength=self.task.ranks).tolist()))
+        return Plan(self.bins.on_ranks(self.rank_B, ranks=self.task.ranks))
 
 
 def divide(task: PlanTask) -> Division:

@@ -19,6 +19,7 @@ import numpy as np
 
 from odcsim.arrays import FloatArray, IntArray
 from odcsim.partition.balance import find_homes
+from odcsim.partition.homes import homes_of
 from odcsim.partition.lockstep import even_out_steps, fill_steps
 from odcsim.plan import Microbatch, Plan
 from odcsim.policies.base import PlanTask
@@ -91,9 +92,7 @@ def _published(task: PlanTask, costs_S: FloatArray) -> Iterator[Bins]:
 
 
 def _in_arrays(bins: Sequence[Sequence[int]], costs_S: FloatArray) -> Bins:
-    bin_S = np.empty(costs_S.size, dtype=np.int64)
-    bin_S[list(chain.from_iterable(bins))] = np.repeat(np.arange(len(bins)), list(map(len, bins)))
-    return Bins.of(bin_S, costs_S)
+    return Bins.of(homes_of(bins, items=costs_S.size), costs_S)
 
 
 def _evened(bins: Bins, costs_S: FloatArray, tokens_S: IntArray, task: PlanTask) -> Bins:
@@ -147,5 +146,4 @@ def _keep_groups(task: PlanTask, costs_S: FloatArray, tokens_S: IntArray, groups
     rank_G = find_homes(np.bincount(group_S, weights=costs_S).astype(np.float64), parts=task.ranks)
     assert rank_G is not None, "without a cap there is always a way"
     bins = Bins.fit(costs_S, tokens_S, cap_tokens=task.cap_tokens, part_S=rank_G[group_S])
-    microbatches = bins.microbatches(np.lexsort((-bins.cost_B, bins.part_B)))
-    return Plan(cut(microbatches, np.bincount(bins.part_B, minlength=task.ranks).tolist()))
+    return Plan(bins.on_ranks(bins.part_B, ranks=task.ranks))
