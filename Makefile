@@ -6,6 +6,8 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
+# Tests that start ranks run one after another in one process, the others beside them.
+PYTEST := -m pytest --numprocesses=2 --dist=loadgroup
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 .PHONY: demo test check test-simulator bench clean
@@ -14,7 +16,7 @@ demo: .venv/.simulator
 	$(BIN)/odcsim run scenarios/quickstart.yaml
 
 test: check
-	$(BIN)/python -m pytest
+	$(BIN)/python $(PYTEST)
 
 check: .venv/.tests
 	$(BIN)/ruff check .
@@ -23,7 +25,7 @@ check: .venv/.tests
 	$(BIN)/lint-imports
 
 test-simulator: .venv-simulator/.tests
-	.venv-simulator/bin/python -m pytest tests/odcsim tests/test_surface.py tests/test_published.py tests/test_validation.py
+	.venv-simulator/bin/python $(PYTEST) tests/odcsim tests/test_surface.py tests/test_published.py tests/test_validation.py
 
 bench: .venv/.tests
 	$(BIN)/python benchmarks/speed.py

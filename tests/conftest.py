@@ -19,3 +19,15 @@ def root():
 def traces(root):
     """The shipped length traces."""
     return root / "traces" / "lengths"
+
+
+def pytest_collection_modifyitems(config, items):
+    """Say which tests stay together where several processes share the work: those that start ranks, and each file's.
+
+    Ranks must not be watched for what others leave behind, and a file's fixtures are made once.
+    """
+    if not config.pluginmanager.hasplugin("xdist"):
+        return
+    for item in items:
+        starts_ranks = item.path.is_relative_to(ROOT / "tests" / "odcrt")
+        item.add_marker(pytest.mark.xdist_group("ranks" if starts_ranks else str(item.path.relative_to(ROOT))))
