@@ -9,7 +9,7 @@ its time for each of them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -167,35 +167,49 @@ def _fit_contended(
             seed=seed,
         )
 
-    def slowed(alone_K: FloatArray, *, with_intervals: bool) -> LinearFit:
+    def slowed(alone_K: FloatArray) -> LinearFit:
         terms_KF = np.stack([alone_K, alone_K * others_K], axis=1)
-        return fit_nonnegative(
-            terms_KF, time_K, groups_K=groups_K, drop_order=(1,), with_intervals=with_intervals, seed=seed
-        )
+        return fit_nonnegative(terms_KF, time_K, groups_K=groups_K, drop_order=(1,), with_intervals=False, seed=seed)
 
-    contended = float(others_K.mean()) >= _LEAST_OVERLAP
-    fit = alone(np.ones_like(moved_K), with_intervals=not contended)
-    if not contended:
-        return fit, no_term()
+    nobody_K = np.ones_like(moved_K)
+    if float(others_K.mean()) < _LEAST_OVERLAP or not slowed(nobody_K).identified_F[1]:
+        return alone(nobody_K, with_intervals=True), no_term()
     # Where large transfers are the crowded ones, each turn comes only part of the way.
-    value, before = 0.0, np.inf
+    fit, value, before = alone(nobody_K, with_intervals=False), 0.0, np.inf
     for _ in range(_MOST_TURNS):
         if abs(value - before) <= _CLOSE * value:
             break
-        found_F = slowed(fit.fitted_K / (1 + value * others_K), with_intervals=False).values_F
+        found_F = slowed(fit.fitted_K / (1 + value * others_K)).values_F
         if found_F[0] <= 0:
             break
         value, before = float(found_F[1] / found_F[0]), value
         fit = alone(1 + value * others_K, with_intervals=False)
-    stretch_K = 1 + value * others_K
-    last = slowed(fit.fitted_K / stretch_K, with_intervals=True)
-    scale = max(float(last.values_F[0]), np.finfo(float).tiny)
-    return alone(stretch_K, with_intervals=True), Term(
-        value=value,
-        low=min(float(last.low_F[1]) / scale, value),
-        high=max(float(last.high_F[1]) / scale, value),
-        identified=bool(last.identified_F[1]),
+    return _with_intervals(fit, value, moved_K, others_K, groups_K, seed=seed)
+
+
+def _with_intervals(
+    fit: LinearFit, contention: float, moved_K: FloatArray, others_K: FloatArray, groups_K: IntArray, *, seed: int
+) -> tuple[LinearFit, Term]:
+    """How sure latency, bytes and contention are while none of them is known.
+
+    Near what was found, time is linear in all three, with its derivatives as terms. The last of them counts contention
+    from 0, not from what was found, so that share of the time is added to what was measured.
+    """
+    stretch_K = 1 + contention * others_K
+    contended_K = fit.fitted_K / stretch_K * others_K
+    kept = np.flatnonzero(fit.identified_F)
+    joint = fit_nonnegative(
+        np.column_stack([np.stack([stretch_K, moved_K * stretch_K], axis=1)[:, kept], contended_K]),
+        fit.measured_K + contention * contended_K,
+        groups_K=groups_K,
+        drop_order=(),
+        seed=seed,
     )
+    low_F, high_F = fit.values_F.copy(), fit.values_F.copy()
+    low_F[kept] = np.minimum(joint.low_F[:-1], low_F[kept])
+    high_F[kept] = np.maximum(joint.high_F[:-1], high_F[kept])
+    low, high = min(float(joint.low_F[-1]), contention), max(float(joint.high_F[-1]), contention)
+    return replace(fit, low_F=low_F, high_F=high_F), Term(value=contention, low=low, high=high)
 
 
 def _fit_lag(lag_K: FloatArray, fitted_K: FloatArray, *, seed: int) -> Term:

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from odcsim.analysis.observations import Transfer
 from odcsim.analysis.transfers import _fit_contended, _overlaps_D
 
+TRUE_F = np.array([2e-4, 3e-9])
+
 
 def transfers(*intervals):
     return [
@@ -65,6 +67,19 @@ def test_what_others_cost_is_told_from_what_bytes_cost(noise, crowded):
     assert fit.values_F == pytest.approx([2e-4, 3e-9], rel=off)
     if noise:
         assert contention.low < 0.2 < contention.high
+
+
+def test_intervals_of_what_others_cost_hold_the_truth_about_as_often_as_they_say():
+    """Where the large transfers are the crowded ones, what bytes cost is as unsure as what others do."""
+    held = []
+    for seed in range(60):
+        generator = np.random.Generator(np.random.PCG64(seed))
+        moved_K, others_K = generator.choice([5e4, 2e5], 120), generator.random(120)
+        others_K = np.where(moved_K > 1e5, 1 + 2 * others_K, others_K)
+        time_K = (2e-4 + 3e-9 * moved_K) * (1 + 0.2 * others_K) * np.exp(0.1 * generator.standard_normal(120))
+        fit, contention = _fit_contended(moved_K, time_K, others_K, np.arange(120), seed=seed)
+        held.append((contention.low < 0.2 < contention.high, *((fit.low_F < TRUE_F) & (fit.high_F > TRUE_F))))
+    assert (np.mean(held, axis=0) >= 0.85).all(), np.mean(held, axis=0)
 
 
 def test_others_that_are_always_as_many_cannot_be_told_from_the_rest():
