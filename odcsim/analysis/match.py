@@ -105,16 +105,20 @@ def require_same_emulation(runs: Sequence[RecordedRun]) -> None:
 
 
 def matching_case(run: RecordedRun, resolved: ResolvedScenario, *, file: Path) -> int:
-    """Position of the scenario's case that a run is of.
+    """Position of the scenario's case that a run is of: of several alike, the first whose overlap is the run's, if any.
 
     Raises:
         InputError: it has none such.
     """
-    wanted = run.info.case
+    wanted, alike = run.info.case, []
     for position, case in enumerate(resolved.cases):
         same_pad = bool(wanted.get("pad", case.case.pad)) == case.case.pad
         if (case.case.sync, case.policy.name) == (wanted.get("sync"), wanted.get("policy")) and same_pad:
-            return position
+            alike.append(position)
+    if alike:
+        # Where the hardware cannot overlap, runs of cases that differ in nothing else are repeats of one.
+        overlaps = [resolved.cases[position].schedule.overlap for position in alike]
+        return alike[overlaps.index(wanted["overlap"]) if wanted.get("overlap") in overlaps else 0]
     known = ", ".join(f"{case.case.sync} {case.policy.name}" for case in resolved.cases)
     raise InputError(
         f"{file} has no such case; it has: {known}",

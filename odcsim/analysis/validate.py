@@ -178,7 +178,7 @@ def validate(scenario: Scenario, runs: Sequence[RecordedRun], *, base_folder: Pa
     """
     require_same_emulation(runs)
     resolved_of: dict[str, ResolvedScenario] = {}
-    groups: dict[tuple[int, str], list[tuple[RecordedRun, MeasuredRun, PredictedRun]]] = {}
+    groups: dict[tuple[int, str, str], list[tuple[RecordedRun, MeasuredRun, PredictedRun]]] = {}
     for run in runs:
         transport = transport_of(run)
         if transport not in resolved_of:
@@ -192,7 +192,7 @@ def validate(scenario: Scenario, runs: Sequence[RecordedRun], *, base_folder: Pa
                 "does not say how many tokens its microbatches hold: nothing can be predicted", file=run.folder
             )
         predicted = predict(resolved, resolved.cases[position], observed, overlap=overlap)
-        groups.setdefault((position, transport), []).append((run, measure(observed), predicted))
+        groups.setdefault((position, transport, overlap), []).append((run, measure(observed), predicted))
     fitted = {digest for resolved in resolved_of.values() for digest in _fitted_digests(resolved)}
     # What stands in for collectives depends on their transport, which an odc run has none of.
     telling = {transport_of(run) for run in runs if run.info.case.get("sync") == "fsdp"} or set(resolved_of)
@@ -201,7 +201,7 @@ def validate(scenario: Scenario, runs: Sequence[RecordedRun], *, base_folder: Pa
         name=scenario.name,
         cases=tuple(
             _comparison(resolved_of[transport], position, transport, repeats, fitted)
-            for (position, transport), repeats in ordered
+            for (position, transport, _), repeats in ordered
         ),
         warnings=tuple(
             dict.fromkeys(

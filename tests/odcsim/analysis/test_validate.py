@@ -71,6 +71,22 @@ def test_what_was_simulated_is_predicted_exactly(tmp_path, validated, changed, o
     assert validation.misordered == ()
 
 
+def test_cases_that_differ_in_their_overlap_alone_each_get_their_own_runs(tmp_path, validated, changed):
+    """In any order; and where they had an overlap that no case has, each is predicted with its own."""
+    changes = {"cases": [{"sync": "odc", "policy": "lb-mini", "overlap": overlap} for overlap in ("none", "prefetch")]}
+    scenario = parse_scenario(changed({**CHANGES, **changes}))
+    runs = [read_run(path) for path in write_simulated_runs(scenario, tmp_path / "runs", base_folder=tmp_path)]
+    for given in (runs, runs[::-1]):
+        serial, prefetching = validated(given, changes).cases
+        assert serial.measured_s_N.mean() > prefetching.measured_s_N.mean()
+        for case in (serial, prefetching):
+            np.testing.assert_allclose(case.errors_N, 0, atol=1e-12)
+    other = {"cases": [{**case, "overlap": "gather-only"} for case in changes["cases"]]}
+    for case in validated(runs, other).cases:
+        np.testing.assert_allclose(case.errors_N, 0, atol=1e-12)
+        assert len(case.runs) == 1
+
+
 @pytest.mark.parametrize("changes", [{}, SLOW, FEW], ids=["as it is", "slow ranks", "few samples"])
 def test_a_machine_is_predicted_by_its_own_costs(recorded, validated, changes):
     """In windows that begin anywhere, at any time, padding included."""
