@@ -1,12 +1,11 @@
 """How far off are predictions? Record runs on this machine, calibrate on one case, predict all the others.
 
-Usage: python benchmarks/validate.py                     record, predict, write docs/validation.md and traces/measured/
-       python benchmarks/validate.py --at-pace           the same of traces/measured_at_pace/
-       python benchmarks/validate.py --recorded          predict from the traces that are there, and write the page
-       python benchmarks/validate.py --traces DIR        record to another folder; docs/validation.md stays as it is
+Usage: python benchmarks/validate.py                        record, predict, write docs/validation.md, traces/measured/
+       python benchmarks/validate.py --recorded             predict from the traces that are there, and write the page
+       python benchmarks/validate.py --traces D --only real record settings whose names begin so to a folder D, predict
 
-Recording takes some 50 minutes, at pace some 60, and wants a machine with two idle cores. Settings and cases:
-benchmarks/validation/ and benchmarks/validation/settings.py. Needs torch, but not for --recorded.
+Recording takes two and a half hours (--only real 15 minutes), and wants a machine with two idle cores. Settings and
+cases: benchmarks/validation/ and benchmarks/validation/settings.py. Needs torch, but not for --recorded.
 """
 
 from __future__ import annotations
@@ -25,13 +24,12 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 
 from validation.compare import Study, study  # noqa: E402 - found beside this file
 from validation.page import picture, render, verdict_of  # noqa: E402
-from validation.settings import AT_PACE_SETTINGS, SETTINGS, Setting  # noqa: E402
+from validation.settings import AGAIN_SETTINGS, CALIBRATION_SETTINGS, SETTINGS, Setting  # noqa: E402
 
 from odcsim.files import write_atomically, write_together  # noqa: E402
 
 TRACES = ROOT / "traces" / "measured"
 AGAIN = ROOT / "traces" / "measured_again"
-AT_PACE = ROOT / "traces" / "measured_at_pace"
 PAGE = ROOT / "docs" / "validation.md"
 PICTURE = ROOT / "docs" / "figures" / "validation.svg"
 ODCRT = [sys.executable, "-c", "from odcrt.cli import main; main()"]
@@ -71,28 +69,30 @@ def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description="Predicted against measured, over a grid of runs on this machine.")
     parser.add_argument("--recorded", action="store_true", help="use the traces that are there")
-    parser.add_argument("--at-pace", action="store_true", help="record emulated compute at an A100's own pace")
-    parser.add_argument("--traces", type=Path, help="where traces are, or go")
-    parser.add_argument("--only", default="", help="record only settings whose name begins so")
+    parser.add_argument("--traces", type=Path, help="where traces are, or go; the page stays as it is")
+    parser.add_argument("--only", default="", help="settings whose names begin so; the page stays as it is")
     arguments = parser.parse_args()
-    settings = AT_PACE_SETTINGS if arguments.at_pace else SETTINGS
-    traces: Path = arguments.traces or (AT_PACE if arguments.at_pace else TRACES)
+    settings = [setting for setting in SETTINGS if setting.name.startswith(arguments.only)]
+    if not settings:
+        parser.error(f"--only: {arguments.only!r}: no setting begins so: {', '.join(each.name for each in SETTINGS)}")
+    traces: Path = arguments.traces or TRACES
     if not arguments.recorded:
         for setting, transport, repeat in launches(settings):
-            if setting.name.startswith(arguments.only):
-                record(setting, transport, repeat, traces)
+            record(setting, transport, repeat, traces)
+    uncovered = {CALIBRATION_SETTINGS[setting.kind].name for setting in settings} - {one.name for one in settings}
+    if uncovered:
+        print(f"nothing is predicted: costs are fitted to {', '.join(sorted(uncovered))}")
+        return
     found = study(traces, settings)
-    verdict = verdict_of(found)
-    for line in verdict.lines:
+    for line in verdict_of(found).lines:
         print(line)
-    if arguments.traces is None:
-        keep(found if not arguments.at_pace else study(TRACES))
+    if arguments.traces is None and settings == list(SETTINGS):
+        keep(found)
 
 
 def keep(found: Study) -> None:
     """Write the page, its picture and the calibrated costs."""
-    page = render(found, study(AGAIN), study(AT_PACE, AT_PACE_SETTINGS) if AT_PACE.is_dir() else None)
-    write_together({PAGE: page, PICTURE: picture(found)})
+    write_together({PAGE: render(found, study(AGAIN, AGAIN_SETTINGS)), PICTURE: picture(found)})
     for name, text in found.costs_texts.items():
         write_atomically(TRACES / f"costs-{name}.yaml", text)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from odcsim.costs.memory import MemoryModel
-from odcsim.resolve import ResolvedScenario
+from odcsim.resolve import ResolvedScenario, collective_transport
 from odcsim.results import MemoryResult
 from odcsim.scenario import MOST_RANKS
 from odcsim.units import format_bytes
@@ -56,7 +56,8 @@ def peak_parts_bytes(
     state = sum(parts[part] for part in ("parameters", "gradients", "optimizer_state"))
     state_then = state * memory.ranks / costs.origin.ranks
     training = counted.base.value + counted.per_token.value * tokens - state_then + state
-    staging = counted.staging.value if counted.staging is not None else 0.0
+    staged_in = collective_transport(resolved.scenario)
+    staging = counted.staging.value if counted.staging is not None and staged_in == "collective" else 0.0
     return {
         "process": counted.process.value,
         "training": max(training, 0.0),

@@ -34,17 +34,9 @@ def study(benchmark):
 
 @pytest.fixture(scope="module")
 def again(benchmark):
-    """The same of the second recording."""
-    compare, _, _ = benchmark
-    return compare.study(ROOT / "traces" / "measured_again")
-
-
-@pytest.fixture(scope="module")
-def at_pace(benchmark):
-    """The same of the recording at an A100's own pace, where there is one."""
+    """The same of the second recording, of fast and real compute."""
     compare, _, settings = benchmark
-    traces = ROOT / "traces" / "measured_at_pace"
-    return compare.study(traces, settings.AT_PACE_SETTINGS) if traces.is_dir() else None
+    return compare.study(ROOT / "traces" / "measured_again", settings.AGAIN_SETTINGS)
 
 
 def last_place(number: str) -> float:
@@ -52,9 +44,9 @@ def last_place(number: str) -> float:
     return 10.0 ** -len(decimals)
 
 
-def test_the_page_is_what_the_traces_say(benchmark, study, again, at_pace):
+def test_the_page_is_what_the_traces_say(benchmark, study, again):
     _, page, _ = benchmark
-    written, anew = (ROOT / "docs" / "validation.md").read_text(encoding="utf-8"), page.render(study, again, at_pace)
+    written, anew = (ROOT / "docs" / "validation.md").read_text(encoding="utf-8"), page.render(study, again)
     assert NUMBER.sub("#", written) == NUMBER.sub("#", anew)
     for left, right in zip(NUMBER.findall(written), NUMBER.findall(anew), strict=True):
         assert float(left) == pytest.approx(float(right), abs=1.01 * last_place(left)), f"{left} is {right} now"
@@ -80,22 +72,29 @@ def test_the_grid_is_what_was_asked_for(study):
     cases = [(found.setting, case) for found in study.predicted for case in found.validation.cases]
     assert {(setting.kind, setting.ranks) for setting, _ in cases} == {
         ("real", 2),
-        *(("emulated", ranks) for ranks in (4, 8, 16)),
+        *((kind, ranks) for kind in ("emulated", "fast") for ranks in (4, 8, 16)),
     }
-    for ranks in (2, 4, 8, 16):
-        here = [(setting, case) for setting, case in cases if setting.ranks == ranks]
+    for kind, ranks in {(setting.kind, setting.ranks) for setting, _ in cases}:
+        here = [(setting, case) for setting, case in cases if (setting.kind, setting.ranks) == (kind, ranks)]
         assert {setting.trace for setting, _ in here} == {"agentic", "reasoning", "chat"}
         assert {setting.samples_per_rank for setting, _ in here} == {2, 4}
         assert {case.transport for _, case in here} == {"shm", "collective", "gloo"}
         assert {case.policy for _, case in here} == {"local-sort", "lb-micro", "lb-mini"}
-    assert any(setting.slowed_rank for setting, _ in cases)
+    assert {setting.kind for setting, _ in cases if setting.slowed_rank} == {"emulated", "fast"}
+
+
+def test_emulated_runs_are_predicted_as_well_as_is_asked(benchmark, study):
+    _, page, _ = benchmark
+    requirements = page.verdict_of(study).of_kind["emulated"]
+    assert len(requirements) == 5
+    assert [f"{entry.asked}: {entry.figure}" for entry in requirements if not entry.is_met] == []
 
 
 @pytest.mark.parametrize("recording", ["study", "again"])
-def test_emulated_runs_are_predicted_as_well_as_is_asked(benchmark, recording, request):
+def test_fast_runs_are_predicted_as_well_as_is_asked_but_for_some_speedups(benchmark, recording, request):
     _, page, _ = benchmark
     found = request.getfixturevalue(recording)
-    requirements = page.verdict_of(found).of_kind["emulated"]
+    requirements = page.verdict_of(found).of_kind["fast"]
     assert len(requirements) == 5
     missed = [f"{entry.asked}: {entry.figure}" for entry in requirements if not entry.is_met]
     # Some speedups around 2 of 16 ranks on two cores are further off: the page says so.
@@ -103,7 +102,7 @@ def test_emulated_runs_are_predicted_as_well_as_is_asked(benchmark, recording, r
     differences = [
         (case, abs(difference))
         for one in found.predicted
-        if one.setting.kind == "emulated"
+        if one.setting.kind == "fast"
         for case, difference in zip(one.validation.judged, one.speedup_differences, strict=True)
     ]
     close = [difference <= page.SPEEDUP_POINTS for case, difference in differences if case.transport != "gloo"]
@@ -112,12 +111,15 @@ def test_emulated_runs_are_predicted_as_well_as_is_asked(benchmark, recording, r
     assert max(difference for case, difference in differences if case.transport != "gloo") <= 0.06
 
 
-def test_real_runs_are_predicted_as_well_as_the_machine_repeats_itself(benchmark, study):
-    """Two cores that others use too: what is left of the errors is noise."""
+def test_real_runs_are_predicted_as_well_as_is_asked_but_for_some_speedups_and_peaks(benchmark, study):
+    """Speedups are off by less than the machine's own; of memory every run's first case takes a bit more."""
     _, page, _ = benchmark
-    cases = study.judged("real")
-    errors = [case.error for case in cases]
-    noise = sum(page.noise_share(case) for case in cases) / len(cases)
-    assert noise > page.MEAN_ERROR
-    assert sum(map(abs, errors)) / len(errors) <= 2 * noise
-    assert abs(sum(errors) / len(errors)) <= noise
+    missed = [entry.asked for entry in page.verdict_of(study).of_kind["real"] if not entry.is_met]
+    assert all(asked.startswith(("speedups within", "peak memory within")) for asked in missed), missed
+    found = [one for one in study.predicted if one.setting.kind == "real"]
+    differences = [abs(difference) for one in found for difference in one.speedup_differences]
+    spreads = page._speedup_spreads(study, "real").values()
+    assert sum(differences) / len(differences) < sum(spreads) / len(spreads)
+    peaks = [abs(case.memory_error) for case in study.judged("real")]
+    assert sum(peaks) / len(peaks) <= page.MEMORY_ERROR
+    assert max(peaks) <= 2 * page.MEMORY_ERROR

@@ -16,7 +16,7 @@ from odcsim.analysis.replay import replay
 from odcsim.analysis.validate import CaseComparison, Validation, validate
 from odcsim.costs.calibrated import CalibratedCosts, costs_text, write_costs
 from odcsim.trace_format import RecordedRun, find_runs, read_run, run_digest
-from validation.settings import CALIBRATION_POLICY, CALIBRATION_SETTINGS, SETTINGS, Setting
+from validation.settings import CALIBRATION_POLICY, CALIBRATION_SETTINGS, SETTINGS, Kind, Setting
 
 __all__ = ["Predicted", "Replayed", "Study", "calibration_runs", "run_digest", "runs_of", "study"]
 
@@ -59,14 +59,14 @@ class Study:
     predicted: tuple[Predicted, ...]
     strict: tuple[Predicted, ...]
     replayed: tuple[Replayed, ...]
-    costs: dict[str, CalibratedCosts]
+    costs: dict[Kind, CalibratedCosts]
 
     @property
     def costs_texts(self) -> dict[str, str]:
         """The files of costs."""
         return {kind: costs_text(costs) for kind, costs in self.costs.items()}
 
-    def judged(self, kind: str, *, strict: bool = False) -> list[CaseComparison]:
+    def judged(self, kind: Kind, *, strict: bool = False) -> list[CaseComparison]:
         """The cases of a kind that no cost was fitted to."""
         chosen = self.strict if strict else self.predicted
         return [case for found in chosen if found.setting.kind == kind for case in found.validation.judged]
@@ -81,7 +81,7 @@ def runs_of(setting: Setting, traces: Path) -> list[RecordedRun]:
     return [read_run(run) for run in found]
 
 
-def calibration_runs(kind: str, runs: Sequence[RecordedRun], *, only_odc: bool) -> list[RecordedRun]:
+def calibration_runs(kind: Kind, runs: Sequence[RecordedRun], *, only_odc: bool) -> list[RecordedRun]:
     """The runs of the calibrated case."""
     chosen = [run for run in runs if run.info.case["policy"] == CALIBRATION_POLICY]
     if only_odc:

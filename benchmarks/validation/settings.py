@@ -6,11 +6,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-__all__ = ["AT_PACE_SETTINGS", "CALIBRATION_POLICY", "CALIBRATION_SETTINGS", "SETTINGS", "TRACES", "Setting"]
+__all__ = [
+    "AGAIN_SETTINGS",
+    "CALIBRATION_POLICY",
+    "CALIBRATION_SETTINGS",
+    "KINDS",
+    "SETTINGS",
+    "TRACES",
+    "Kind",
+    "Setting",
+]
 
 FOLDER = Path(__file__).resolve().parent
 
-Kind = Literal["real", "emulated"]
+Kind = Literal["emulated", "fast", "real"]
+
+# How tables call a kind of compute.
+KINDS: dict[Kind, str] = {"emulated": "emulated", "fast": "emulated, 4 times as fast", "real": "real"}
+
+# How many times as fast as the A100 of the cost model emulated compute runs.
+_PACES: dict[Kind, float] = {"emulated": 1.0, "fast": 4.0}
 
 # Of each workload: its trace, and how its lengths are scaled for real and for emulated compute.
 TRACES = {
@@ -31,7 +46,6 @@ class Setting:
         samples_per_rank: of a minibatch.
         slowed_rank: one whose compute takes longer, and its speed; None: all are alike.
         repeats: how often it is recorded.
-        pace: how many times as fast as the A100 of the cost model emulated compute runs.
         minibatches: recorded of each case; None: as many as the scenario file says.
     """
 
@@ -41,7 +55,6 @@ class Setting:
     samples_per_rank: int
     slowed_rank: tuple[int, float] | None = None
     repeats: int = 1
-    pace: float = 4.0
     minibatches: int | None = None
 
     @property
@@ -53,17 +66,17 @@ class Setting:
     @property
     def scenario(self) -> Path:
         """Its scenario file; `overrides` makes it this setting's."""
-        return FOLDER / f"{self.kind}.yaml"
+        return FOLDER / ("real.yaml" if self.kind == "real" else "emulated.yaml")
 
     def overrides(self) -> list[str]:
         """What differs from the scenario file, as `--set` takes it."""
         trace, scales = TRACES[self.trace]
-        paced = [f"compute.fitted.scale={1 / self.pace}"] if self.kind == "emulated" else []
+        paced = [f"compute.fitted.scale={1 / _PACES[self.kind]}"] if self.kind in _PACES else []
         counted = [] if self.minibatches is None else [f"workload.minibatches={self.minibatches}"]
         speeds = "" if self.slowed_rank is None else f"{self.slowed_rank[0]}: {self.slowed_rank[1]}"
         return [
             f"workload.lengths={{trace: ../../traces/lengths/{trace}.csv}}",
-            f"workload.length_scale={scales[self.kind]}",
+            f"workload.length_scale={scales['real' if self.kind == 'real' else 'emulated']}",
             f"workload.samples_per_rank={self.samples_per_rank}",
             f"cluster.gpus_per_node={self.ranks}",
             f"cluster.rank_speeds={{{speeds}}}",
@@ -72,36 +85,45 @@ class Setting:
         ]
 
 
-SETTINGS = (
+# At the A100's own pace: a minibatch of each case, but for the one that costs are fitted to.
+_EMULATED = (
     Setting("emulated", 4, "agentic", 4, repeats=2),
-    Setting("emulated", 4, "agentic", 2),
-    *(Setting("emulated", 4, trace, samples) for trace in ("reasoning", "chat") for samples in (2, 4)),
-    Setting("emulated", 4, "reasoning", 4, slowed_rank=(1, 0.7)),
-    Setting("emulated", 8, "agentic", 2),
-    Setting("emulated", 8, "reasoning", 4, repeats=2),
-    Setting("emulated", 8, "chat", 4),
-    Setting("emulated", 16, "agentic", 4, repeats=3),
-    Setting("emulated", 16, "reasoning", 2, repeats=3),
-    Setting("emulated", 16, "chat", 4, repeats=3),
-    *(Setting("real", 2, trace, samples, repeats=2) for trace in TRACES for samples in (2, 4)),
+    Setting("emulated", 16, "reasoning", 2, repeats=2, minibatches=1),
+    Setting("emulated", 16, "agentic", 4, minibatches=1),
+    Setting("emulated", 16, "chat", 4, minibatches=1),
+    Setting("emulated", 8, "agentic", 2, minibatches=1),
+    Setting("emulated", 8, "reasoning", 4, minibatches=1),
+    Setting("emulated", 8, "chat", 4, minibatches=1),
+    Setting("emulated", 4, "agentic", 2, minibatches=1),
+    *(Setting("emulated", 4, trace, samples, minibatches=1) for trace in ("reasoning", "chat") for samples in (2, 4)),
+    Setting("emulated", 4, "reasoning", 4, slowed_rank=(1, 0.7), minibatches=1),
 )
 
-# The same at the A100's own pace, where transfers are a smaller share of the time. Fitted at 4 ranks, predicted at 8
-# and 16.
-AT_PACE_SETTINGS = (
-    Setting("emulated", 4, "agentic", 4, repeats=2, pace=1.0),
-    Setting("emulated", 8, "agentic", 2, pace=1.0, minibatches=1),
-    Setting("emulated", 8, "reasoning", 4, pace=1.0, minibatches=1),
-    Setting("emulated", 8, "chat", 4, pace=1.0, minibatches=1),
-    Setting("emulated", 16, "agentic", 4, pace=1.0, minibatches=1),
-    Setting("emulated", 16, "reasoning", 2, repeats=2, pace=1.0, minibatches=1),
-    Setting("emulated", 16, "chat", 4, pace=1.0, minibatches=1),
+_FAST = (
+    Setting("fast", 4, "agentic", 4, repeats=2),
+    Setting("fast", 4, "agentic", 2),
+    *(Setting("fast", 4, trace, samples) for trace in ("reasoning", "chat") for samples in (2, 4)),
+    Setting("fast", 4, "reasoning", 4, slowed_rank=(1, 0.7)),
+    Setting("fast", 8, "agentic", 2),
+    Setting("fast", 8, "reasoning", 4, repeats=2),
+    Setting("fast", 8, "chat", 4),
+    Setting("fast", 16, "agentic", 4, repeats=3),
+    Setting("fast", 16, "reasoning", 2, repeats=3),
+    Setting("fast", 16, "chat", 4, repeats=3),
 )
+
+_REAL = tuple(Setting("real", 2, trace, samples, repeats=2) for trace in TRACES for samples in (2, 4))
+
+SETTINGS = (*_EMULATED, *_FAST, *_REAL)
+
+# Recorded a second time.
+AGAIN_SETTINGS = (*_FAST, *_REAL)
 
 # Costs are fitted to one case of one setting of each kind: what it ran over shared memory as FSDP and as ODC, and over
 # gloo, whose costs no other run can tell.
-CALIBRATION_SETTINGS = {
+CALIBRATION_SETTINGS: dict[Kind, Setting] = {
+    "emulated": _EMULATED[0],
+    "fast": _FAST[0],
     "real": Setting("real", 2, "agentic", 4, repeats=2),
-    "emulated": Setting("emulated", 4, "agentic", 4, repeats=2),
 }
 CALIBRATION_POLICY = "lb-micro"

@@ -43,7 +43,7 @@ from odcrt.workload.job import (
     write_measurement,
     write_progress,
 )
-from odcrt.workload.memory_watch import MemoryWatch
+from odcrt.workload.memory_watch import MemoryWatch, give_back_at_once
 from odcrt.workload.plain import PlainFsdp2
 from odcrt.workload.runners import EmulatedRunner, RealRunner, Runner
 from odcsim.errors import RunError
@@ -79,6 +79,8 @@ def main() -> None:
     dist.init_process_group("gloo", timeout=timedelta(seconds=job.deadline_s))
     rank = dist.get_rank()
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    if not job.is_emulated:
+        give_back_at_once()
     memory = MemoryWatch()
     for position, case in enumerate(job.cases):
         total = len(case.microbatches_NDM)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from odcsim.analysis.fits import fit_nonnegative
+from odcsim.analysis.match import transport_of
 from odcsim.analysis.observations import RunObservations
 from odcsim.analysis.terms import mean_term, term_of
 from odcsim.arrays import FloatArray
@@ -35,7 +36,7 @@ def fit_memory(observed: Sequence[RunObservations], *, seed: int) -> MemoryCosts
         # Readings of one rank follow each other: they share their luck.
         groups.append(np.repeat(run * seen.ranks + np.arange(seen.ranks), len(seen.run.info.window)))
         process += [float(rank.process_bytes) for rank in memory_D]
-        if seen.sync == "fsdp":
+        if seen.sync == "fsdp" and transport_of(seen.run) == "collective":
             staging += [float(rank.shared_memory_bytes) for rank in memory_D]
     if not training:
         return None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -66,3 +68,29 @@ def test_where_nobody_counts_there_is_no_running_peak(counted):
     watch.restart()
     counted.update(dict.fromkeys(counted, 0.0))
     assert watch.running_peak_bytes() is None
+
+
+HOLDS_THE_LAST = """
+import sys
+from odcrt.workload.memory_watch import _status_bytes, give_back_at_once
+if sys.argv[1] == "at once":
+    give_back_at_once()
+first = bytearray(b"x") * (1 << 20)
+del first  # from now on, the C library would take what is of this size from what it keeps
+blocks = [bytearray(b"x") * (1 << 20) for _ in range(200)]
+full = _status_bytes()["VmRSS"]
+blocks[:-1] = []
+print(full - _status_bytes()["VmRSS"])
+"""
+
+
+@needs_linux
+def test_what_is_freed_is_given_back_at_once():
+    """Even below a block that is still held, where the C library would keep it."""
+
+    def given_back_bytes(how):
+        command = [sys.executable, "-c", HOLDS_THE_LAST, how]
+        return float(subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout)
+
+    assert given_back_bytes("at once") > 190 * MIB
+    assert given_back_bytes("as it likes") < 50 * MIB

@@ -154,7 +154,7 @@ class MemoryCosts(_Section):
     per_token: Term
     """Of the largest microbatch."""
     staging: Term | None = None
-    """Shared memory in which collectives are staged, of one rank; null where no run under fsdp shows it."""
+    """Shared memory in which collectives over `collective` are staged, of one rank; null where no run shows it."""
     spread: _NotNegative
     observations: _Count
 

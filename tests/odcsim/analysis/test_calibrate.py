@@ -267,6 +267,10 @@ def test_memory_is_found_where_it_was_counted(recorded):
     # What collectives are staged in is shared under fsdp; what odc shares is known by formula.
     assert found.staging.value == 3_000_000
     assert found.observations == 2 * 8 * 4
+    info = runs[0].info
+    unshared = tuple(replace(rank, shared_memory_bytes=0) for rank in info.memory)
+    over_gloo = replace(runs[0], info=replace(info, case={**info.case, "transport": "gloo"}, memory=unshared))
+    assert calibrate([*runs, over_gloo]).costs.memory.staging == found.staging, "messages are staged nowhere"
 
 
 def test_memory_of_an_odc_run_alone_tells_nothing_of_staging(recorded):

@@ -288,6 +288,8 @@ def test_memory_that_was_counted_takes_the_place_of_formulas(changed, run, costs
         assert parts["process"] == 250e6
         assert parts["training"] == pytest.approx(300e6 + 9000 * tokens)
         assert (parts["shared_memory"] == 7e6) == (case.sync == "fsdp")
+    fsdp = run(changed({"compute": CALIBRATED, "runtime.transport": "gloo"})).cases[0]
+    assert fsdp.memory.parts_bytes["shared_memory"] == 0
 
 
 def test_counted_memory_on_more_ranks_holds_a_smaller_share_of_the_state(changed, run, costs_file):
