@@ -4,7 +4,7 @@ Usage: python benchmarks/validate.py                        record, predict, wri
        python benchmarks/validate.py --recorded             predict from the traces that are there, and write the page
        python benchmarks/validate.py --traces D --only real record settings whose names begin so to a folder D, predict
 
-Recording takes two and a half hours (--only real 15 minutes), and wants a machine with two idle cores. Settings and
+Recording takes two and a half hours (--only real half an hour), and wants a machine with two idle cores. Settings and
 cases: benchmarks/validation/ and benchmarks/validation/settings.py. Needs torch, but not for --recorded.
 """
 
