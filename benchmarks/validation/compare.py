@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,7 +78,9 @@ def runs_of(setting: Setting, traces: Path) -> list[RecordedRun]:
     folder = traces / setting.name
     found = [run for launch in sorted(folder.iterdir()) for run in find_runs(launch)] if folder.is_dir() else []
     if not found:
-        raise SystemExit(f"{folder}: nothing recorded of this setting; run benchmarks/validate.py without --recorded")
+        told = f"{folder}: nothing recorded of this setting; run benchmarks/validate.py without --recorded"
+        print(told, file=sys.stderr)
+        raise SystemExit(2)
     return [read_run(run) for run in found]
 
 

@@ -66,7 +66,12 @@ class Setting:
     @property
     def scenario(self) -> Path:
         """Its scenario file; `overrides` makes it this setting's."""
-        return FOLDER / ("real.yaml" if self.kind == "real" else "emulated.yaml")
+        return FOLDER / f"{self._workload}.yaml"
+
+    @property
+    def _workload(self) -> str:
+        """What is run: emulated compute is the same workload at any pace."""
+        return "real" if self.kind == "real" else "emulated"
 
     def overrides(self) -> list[str]:
         """What differs from the scenario file, as `--set` takes it."""
@@ -76,7 +81,7 @@ class Setting:
         speeds = "" if self.slowed_rank is None else f"{self.slowed_rank[0]}: {self.slowed_rank[1]}"
         return [
             f"workload.lengths={{trace: ../../traces/lengths/{trace}.csv}}",
-            f"workload.length_scale={scales['real' if self.kind == 'real' else 'emulated']}",
+            f"workload.length_scale={scales[self._workload]}",
             f"workload.samples_per_rank={self.samples_per_rank}",
             f"cluster.gpus_per_node={self.ranks}",
             f"cluster.rank_speeds={{{speeds}}}",
@@ -124,6 +129,6 @@ AGAIN_SETTINGS = (*_FAST, *_REAL)
 CALIBRATION_SETTINGS: dict[Kind, Setting] = {
     "emulated": _EMULATED[0],
     "fast": _FAST[0],
-    "real": Setting("real", 2, "agentic", 4, repeats=2),
+    "real": _REAL[1],
 }
 CALIBRATION_POLICY = "lb-micro"
