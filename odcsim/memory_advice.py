@@ -32,7 +32,7 @@ def memory_result(resolved: ResolvedScenario, *, on_demand: bool, tokens: int) -
 
 
 def peak_parts_bytes(
-    resolved: ResolvedScenario, memory: MemoryModel, *, on_demand: bool, tokens: float
+    resolved: ResolvedScenario, memory: MemoryModel, *, on_demand: bool, tokens: float, accumulates: bool = True
 ) -> dict[str, float]:
     """Peak memory of a rank by part: by formula, or as a run showed it if the scenario names costs that tell of memory.
 
@@ -41,6 +41,8 @@ def peak_parts_bytes(
         memory: its model of memory, or a changed one.
         on_demand: whether ODC's copy and accumulator are held.
         tokens: of the largest microbatch.
+        accumulates: whether it adds to gradients that an earlier one has left; where it is the first of its minibatch,
+            memory that a run showed under FSDP is lower by these. Formulas count them always.
     """
     parts = memory.parts_bytes(
         tokens=tokens,
@@ -52,12 +54,15 @@ def peak_parts_bytes(
     if costs is None or costs.memory is None:
         return parts
     counted = costs.memory
-    # The sharded state was part of what training held; on other ranks it is another share.
-    state = sum(parts[part] for part in ("parameters", "gradients", "optimizer_state"))
+    transport = collective_transport(resolved.scenario)
+    base = counted.base_bytes(on_demand=on_demand, transport=transport)
+    # The sharded state is part of the base; on other ranks it is another share.
+    state = parts["parameters"] + parts["optimizer_state"]
     state_then = state * memory.ranks / costs.origin.ranks
-    training = counted.base.value + counted.per_token.value * tokens - state_then + state
-    staged_in = collective_transport(resolved.scenario)
-    staging = counted.staging.value if counted.staging is not None and staged_in == "collective" else 0.0
+    # Under ODC gradients are in the accumulator.
+    gradients = parts["gradients"] if accumulates and not on_demand else 0.0
+    training = base - state_then + state + gradients + counted.per_token.value * tokens
+    staging = counted.staging.value if counted.staging is not None and transport == "collective" else 0.0
     return {
         "process": counted.process.value,
         "training": max(training, 0.0),

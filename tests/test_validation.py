@@ -111,18 +111,15 @@ def test_fast_runs_are_predicted_as_well_as_is_asked_but_for_some_speedups(bench
     assert max(difference for case, difference in differences if case.transport != "gloo") <= 0.06
 
 
-def test_real_runs_are_predicted_as_well_as_is_asked_but_for_some_speedups_and_peaks(benchmark, study):
-    """Speedups are off by less than the machine's own; FSDP peaks higher where the largest is not first."""
+def test_real_runs_are_predicted_as_well_as_is_asked_but_for_some_speedups(benchmark, study):
+    """Those are off by less, in the mean, than repeats differ by."""
     _, page, _ = benchmark
     missed = [entry.asked for entry in page.verdict_of(study).of_kind["real"] if not entry.is_met]
-    assert all(asked.startswith(("speedups within", "peak memory within")) for asked in missed), missed
+    assert all(asked.startswith("speedups within") for asked in missed), missed
     found = [one for one in study.predicted if one.setting.kind == "real"]
     differences = [abs(difference) for one in found for difference in one.speedup_differences]
     spreads = page._speedup_spreads(study, "real").values()
     assert sum(differences) / len(differences) < sum(spreads) / len(spreads)
-    peaks = [abs(case.memory_error) for case in study.judged("real")]
-    assert sum(peaks) / len(peaks) <= page.MEMORY_ERROR
-    assert max(peaks) <= 2 * page.MEMORY_ERROR
 
 
 def test_noisy_real_runs_are_predicted_as_well_as_the_machine_repeats_itself(benchmark, again):

@@ -56,9 +56,6 @@ MISSING = """\
 - What the allocator keeps. Memory is counted by the operating system. Of small allocations a process keeps what it once
   had, and when it gives something back is chance. Large ones are given back as soon as they are freed; when real
   compute was recorded again they were not yet, so its peaks are up to a third higher and differ from run to run.
-- Gradients of earlier microbatches. FSDP holds its shard of them while later ones run, so the largest microbatch peaks
-  higher by that much unless it is the first of its minibatch; costs fitted to runs where it came first do not know.
-  The peaks of real compute that are furthest off are of such cases (local-sort).
 - The end of a minibatch: clipping meets all ranks once more, which is part of the optimizer's step here.
 - Nothing here was measured on a GPU. What carries over is the model of time: who waits for whom, and when.
 """

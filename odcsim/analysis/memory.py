@@ -1,64 +1,150 @@
 """A fit of a rank's memory: what its process has, what training adds, and what each token of a microbatch adds. Bytes.
 
-What the operating system counts is a running peak: the largest microbatch so far decides. Allocators keep what they
-once had, so a run tells less of memory than of time; where its ranks ran microbatches of one size, nothing tells what a
-token costs.
+What the operating system counts is a running peak: one microbatch so far has decided it. Under FSDP that need not be
+the largest: a rank holds its shard of the gradients from a minibatch's second microbatch on. Under ODC they are in the
+accumulators, which are always there. Allocators keep what they once had, so a run tells less of memory than of time;
+where its ranks ran microbatches of one size, nothing tells what a token costs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from odcsim.analysis.fits import fit_nonnegative
+from odcsim.analysis.fits import LinearFit, fit_nonnegative
 from odcsim.analysis.match import transport_of
 from odcsim.analysis.observations import RunObservations
 from odcsim.analysis.terms import mean_term, term_of
-from odcsim.arrays import FloatArray
-from odcsim.costs.calibrated import MemoryCosts
+from odcsim.arrays import BoolArray, FloatArray, IntArray
+from odcsim.costs.calibrated import ONE_SIDED_BASE, MemoryCosts
+from odcsim.costs.memory import gradient_shard_bytes
 
-__all__ = ["fit_memory", "largest_tokens_ND"]
+__all__ = ["LargestMicrobatches", "fit_memory"]
 
-# Of the terms base and per_token, the latter is given up first.
-_DROP_ORDER = (1,)
+# Which microbatch decided depends on what a token costs, and the other way round: a few rounds settle both.
+_ROUNDS = 20
+
+
+@dataclass(frozen=True)
+class LargestMicrobatches:
+    """Tokens of the largest microbatches that each rank has run until the end of each minibatch of the window.
+
+    Attributes:
+        first_ND: of those that begin a minibatch; 0 where there was none.
+        later_ND: of all others, likewise.
+        had_later_ND: whether there was one of these.
+    """
+
+    first_ND: FloatArray
+    later_ND: FloatArray
+    had_later_ND: BoolArray
+
+    @classmethod
+    def of(cls, observed: RunObservations) -> LargestMicrobatches:
+        """What a run had."""
+        tokens_NDM = observed.tokens_NDM
+        return cls(
+            np.maximum.accumulate(tokens_NDM[:, :, :1].max(axis=2, initial=0.0), axis=0),
+            np.maximum.accumulate(tokens_NDM[:, :, 1:].max(axis=2, initial=0.0), axis=0),
+            np.maximum.accumulate(observed.counts_ND > 1, axis=0),
+        )
 
 
 def fit_memory(observed: Sequence[RunObservations], *, seed: int) -> MemoryCosts | None:
     """What the runs show of memory; None where nobody counted it."""
-    tokens, training, groups, process, staging = [], [], [], [], []
-    for run, seen in enumerate(observed):
-        memory_D = seen.run.info.memory
-        if not memory_D:
-            continue
-        tokens.append(largest_tokens_ND(seen).T.reshape(-1))
-        training.append(np.array([rank.training_bytes for rank in memory_D], dtype=np.float64).reshape(-1))
-        # Readings of one rank follow each other: they share their luck.
-        groups.append(np.repeat(run * seen.ranks + np.arange(seen.ranks), len(seen.run.info.window)))
-        process += [float(rank.process_bytes) for rank in memory_D]
-        if seen.sync == "fsdp" and transport_of(seen.run) == "collective":
-            staging += [float(rank.shared_memory_bytes) for rank in memory_D]
-    if not training:
+    counted = [seen for seen in observed if seen.run.info.memory]
+    if not counted:
         return None
-    tokens_K = np.concatenate(tokens)
-    fit = fit_nonnegative(
-        np.stack([np.ones_like(tokens_K), tokens_K], axis=1),
-        np.concatenate(training),
-        groups_K=np.concatenate(groups),
-        drop_order=_DROP_ORDER,
-        seed=seed,
-    )
+    ways = list(dict.fromkeys(_way(seen) for seen in counted))
+    fit = _fit([_readings(seen, ways=ways, run=run) for run, seen in enumerate(counted)], seed=seed)
+    staging = [
+        float(rank.shared_memory_bytes)
+        for seen in counted
+        for rank in seen.run.info.memory
+        if _way(seen) == "collective"
+    ]
     return MemoryCosts(
-        process=mean_term(np.array(process), seed=seed),
-        base=term_of(fit, 0),
-        per_token=term_of(fit, 1),
+        process=mean_term(
+            np.array([float(rank.process_bytes) for seen in counted for rank in seen.run.info.memory]), seed=seed
+        ),
+        base={way: term_of(fit, position) for position, way in enumerate(ways)},
+        per_token=term_of(fit, len(ways)),
         staging=mean_term(np.array(staging), seed=seed) if staging else None,
         spread=fit.spread,
-        observations=len(tokens_K),
+        observations=len(fit.measured_K),
     )
 
 
-def largest_tokens_ND(observed: RunObservations) -> FloatArray:
-    """Tokens of the largest microbatch that each rank has run until the end of each minibatch of the window."""
-    largest: FloatArray = np.maximum.accumulate(observed.tokens_NDM.max(axis=2, initial=0.0), axis=0)
-    return largest
+def _way(seen: RunObservations) -> str:
+    """What moved a run's data, as `MemoryCosts.base` names it."""
+    return ONE_SIDED_BASE if seen.sync == "odc" else transport_of(seen.run)
+
+
+@dataclass(frozen=True)
+class _Readings:
+    """K readings of peak memory, rank by rank. Bytes, tokens.
+
+    Attributes:
+        first_K: tokens of the largest microbatch so far that began a minibatch.
+        later_K: tokens of the largest of the others.
+        gradients_K: bytes held beside the latter; 0 where there was none.
+        base_KW: 1 in the column of what moved the data.
+        measured_K: what training added to the process.
+        groups_K: readings of one rank follow each other: they share their luck.
+    """
+
+    first_K: FloatArray
+    later_K: FloatArray
+    gradients_K: FloatArray
+    base_KW: FloatArray
+    measured_K: FloatArray
+    groups_K: IntArray
+
+
+def _readings(seen: RunObservations, *, ways: Sequence[str], run: int) -> _Readings:
+    largest, window, way = LargestMicrobatches.of(seen), len(seen.run.info.window), _way(seen)
+    held_ND = largest.had_later_ND * np.float64(0.0 if way == ONE_SIDED_BASE else _gradient_bytes(seen))
+    base_W = np.array([float(way == other) for other in ways])
+    return _Readings(
+        largest.first_ND.T.reshape(-1),
+        largest.later_ND.T.reshape(-1),
+        held_ND.T.reshape(-1),
+        np.tile(base_W, (seen.ranks * window, 1)),
+        np.array([rank.training_bytes for rank in seen.run.info.memory], dtype=np.float64).reshape(-1),
+        np.repeat(run * seen.ranks + np.arange(seen.ranks), window),
+    )
+
+
+def _gradient_bytes(seen: RunObservations) -> float:
+    """A rank's shard of the gradients; 0 where the run does not say how many parameters its model has."""
+    model = seen.run.info.scenario.get("model")
+    parameters = model.get("total_parameters") if isinstance(model, dict) else None
+    return gradient_shard_bytes(parameters, ranks=seen.ranks) if isinstance(parameters, int) else 0.0
+
+
+def _fit(readings: Sequence[_Readings], *, seed: int) -> LinearFit:
+    """Bases, and what a token costs."""
+    first_K, later_K, gradients_K, base_KW, measured_K, groups_K = (
+        np.concatenate([getattr(some, name) for some in readings]) for name in _Readings.__annotations__
+    )
+    bases = base_KW.shape[1]
+    later_decides_K = later_K > first_K
+    for _ in range(_ROUNDS):
+        tokens_K = np.where(later_decides_K, later_K, first_K)
+        fit = fit_nonnegative(
+            np.column_stack([base_KW, tokens_K]),
+            measured_K - gradients_K * later_decides_K,
+            groups_K=groups_K,
+            # What a token costs is given up first.
+            drop_order=(bases,),
+            seed=seed,
+        )
+        beyond_K = gradients_K + fit.values_F[bases] * (later_K - first_K)
+        # Where a token costs nothing, the larger one may still tell that it does.
+        decides_K = (beyond_K > 0) | ((beyond_K == 0) & (later_K > first_K))
+        if (decides_K == later_decides_K).all():
+            break
+        later_decides_K = decides_K
+    return fit

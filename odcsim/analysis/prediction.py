@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from odcsim.analysis.memory import largest_tokens_ND
+from odcsim.analysis.memory import LargestMicrobatches
 from odcsim.analysis.observations import RunObservations
 from odcsim.analysis.told import follows_speeds
 from odcsim.arrays import FloatArray
@@ -28,7 +28,7 @@ class PredictedRun:
     Attributes:
         minibatch_s_N: of each minibatch.
         fractions: shares of rank-time.
-        peak_bytes: of the rank with the largest microbatch; None where the costs say nothing of memory.
+        peak_bytes: of the fullest rank; None where the costs say nothing of memory.
     """
 
     minibatch_s_N: FloatArray
@@ -65,9 +65,20 @@ def predict(
 
 
 def _peak_bytes(resolved: ResolvedScenario, case: ResolvedCase, observed: RunObservations) -> float | None:
-    """Peak memory of the rank with the largest microbatch, if the costs tell of what a process holds."""
+    """Peak memory of the fullest rank, if the costs tell of what a process holds."""
     if resolved.calibrated is None or resolved.calibrated.memory is None:
         return None
-    tokens = float(largest_tokens_ND(observed).max(initial=0.0))
-    parts = peak_parts_bytes(resolved, resolved.memory, on_demand=case.case.sync == "odc", tokens=tokens)
-    return sum(parts.values())
+    largest = LargestMicrobatches.of(observed)
+    candidates = [(largest.first_ND, False)] + [(largest.later_ND, True)] * bool(largest.had_later_ND.any())
+    return max(
+        sum(
+            peak_parts_bytes(
+                resolved,
+                resolved.memory,
+                on_demand=case.case.sync == "odc",
+                tokens=float(tokens_ND.max(initial=0.0)),
+                accumulates=accumulates,
+            ).values()
+        )
+        for tokens_ND, accumulates in candidates
+    )

@@ -75,11 +75,10 @@ def write_simulated_runs(
 
 @dataclass(frozen=True)
 class _Minibatch:
-    """What is kept of one: what each rank ran, what of it was pulled, and the tokens of its largest microbatch."""
+    """What is kept of one: what each rank ran, and what of it was pulled."""
 
     plan: PlannedLengths
     pulled: PulledPositions
-    largest_tokens_D: FloatArray
 
 
 class _SimulatedCase:
@@ -123,13 +122,7 @@ class _SimulatedCase:
         for rank, spans in enumerate(traced):
             self._spans_of_ranks[rank] += spans
         self._now_s += float(outcome.minibatch_s_N[0])
-        self._minibatches.append(
-            _Minibatch(
-                lengths,
-                positions_pulled(rank_of_pulled, ranks=self._ranks),
-                loads.tokens_DM.max(axis=1, initial=0.0),
-            )
-        )
+        self._minibatches.append(_Minibatch(lengths, positions_pulled(rank_of_pulled, ranks=self._ranks)))
 
     def _work(self, loads: MicrobatchLoads, minibatch: int) -> Work:
         counted_DM = np.arange(loads.tokens_DM.shape[1]) < loads.counts_D[:, None]
@@ -191,16 +184,21 @@ class _SimulatedCase:
         write_run(folder, info, self._spans_of_ranks)
 
     def _memory(self, rank: int) -> RankMemory:
-        """By formula: the peak of the largest microbatch so far; what `odc` shares, apart."""
-        largest_tokens_N = np.maximum.accumulate([found.largest_tokens_D[rank] for found in self._minibatches])
-        private_bytes, shared_bytes = [], 0.0
-        for tokens in largest_tokens_N.tolist():
-            parts = self._resolved.memory.parts_bytes(
-                tokens=tokens,
-                on_demand=self._on_demand,
-                published_bytes=self._resolved.published_bytes,
-                gather_bytes=self._resolved.gather_bytes(on_demand=self._on_demand),
-            )
-            shared_bytes = parts.pop("published_copy", 0.0) + parts.pop("accumulator", 0.0)
-            private_bytes.append(round(sum(parts.values())))
-        return RankMemory(0, round(shared_bytes), tuple(private_bytes))
+        """By formula: the peak of the fullest microbatch so far; what `odc` shares, apart."""
+        peak_bytes, peaks_bytes, shared_bytes = 0, [], 0.0
+        for found in self._minibatches:
+            first, *later = [sum(lengths) for lengths in found.plan[rank]] or [0]
+            for tokens, accumulates in ((first, False), *([(max(later), True)] if later else [])):
+                parts = self._resolved.memory.parts_bytes(
+                    tokens=tokens,
+                    on_demand=self._on_demand,
+                    published_bytes=self._resolved.published_bytes,
+                    gather_bytes=self._resolved.gather_bytes(on_demand=self._on_demand),
+                )
+                shared_bytes = parts.pop("published_copy", 0.0) + parts.pop("accumulator", 0.0)
+                # Under FSDP, gradients come with the first backward of a minibatch, as activations go.
+                if parts["activations"] > 0 and not (accumulates or self._on_demand):
+                    parts.pop("gradients")
+                peak_bytes = max(peak_bytes, round(sum(parts.values())))
+            peaks_bytes.append(peak_bytes)
+        return RankMemory(0, round(shared_bytes), tuple(peaks_bytes))

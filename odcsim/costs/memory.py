@@ -13,12 +13,17 @@ from typing import Literal
 from odcsim.costs.state import DTYPE_BYTES, OPTIMIZER_STATES
 from odcsim.model_shape import ModelShape
 
-__all__ = ["RESERVE_SHARE", "MemoryModel"]
+__all__ = ["RESERVE_SHARE", "MemoryModel", "gradient_shard_bytes"]
 
 # An assumption: share of a device's memory that context, buffers of the communication library and fragmentation take.
 RESERVE_SHARE = 0.06
 
 _FP32 = DTYPE_BYTES["fp32"]
+
+
+def gradient_shard_bytes(parameters: float, *, ranks: int) -> float:
+    """A rank's share of the gradients of that many parameters, as FSDP2 keeps it from microbatch to microbatch."""
+    return parameters / ranks * _FP32
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,7 @@ class MemoryModel:
         shard = self.shape.total_parameters / self.ranks
         kept = {
             "parameters": shard * _FP32,
-            "gradients": shard * _FP32,
+            "gradients": gradient_shard_bytes(self.shape.total_parameters, ranks=self.ranks),
             "optimizer_state": shard * _FP32 * OPTIMIZER_STATES[self.optimizer],
         }
         block_backward, root_reduction = self._block_backward_bytes(tokens, gather_bytes), self._root_reduction_bytes()

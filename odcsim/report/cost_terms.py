@@ -8,7 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from odcsim.costs.calibrated import VISIT_KINDS, CalibratedCosts, MemoryCosts, StepCosts, Term, TransferCost
+from odcsim.costs.calibrated import (
+    ONE_SIDED_BASE,
+    VISIT_KINDS,
+    CalibratedCosts,
+    MemoryCosts,
+    StepCosts,
+    Term,
+    TransferCost,
+)
 from odcsim.report.wording import fine_percent, plural
 
 __all__ = ["TermTable", "part_label", "term_tables", "transfers_of"]
@@ -22,12 +30,6 @@ _STEPS = {
     "publish": "publish",
     "settle": "settle",
     "optimizer": "optimizer",
-}
-_MEMORY = {
-    "process": "process before training",
-    "base": "training, whatever a microbatch holds",
-    "per_token": "1K tokens of the largest microbatch",
-    "staging": "shared memory of collectives",
 }
 
 
@@ -153,18 +155,21 @@ def _steps(steps: StepCosts) -> TermTable:
 
 
 def _memory(memory: MemoryCosts) -> TermTable:
-    found: Mapping[str, Term | None] = {name: getattr(memory, name) for name in _MEMORY}
+    rows = [("process before training", _size(memory.process))]
+    for way, term in memory.base.items():
+        under = "ODC" if way == ONE_SIDED_BASE else f"FSDP over {way}"
+        rows.append((f"training under {under}, whatever a microbatch holds", _size(term)))
+    rows.append(("1K tokens of a microbatch", _size(memory.per_token, times=_THOUSAND)))
+    if memory.staging is not None:
+        rows.append(("shared memory of collectives", _size(memory.staging)))
     return TermTable(
         key="memory",
         title="Memory of a rank",
-        note=f"As the operating system counts it. Spread {fine_percent(memory.spread)}, "
+        note="As the operating system counts it. Under FSDP the rank's shard of the gradients comes on top from a "
+        f"minibatch's second microbatch on. Spread {fine_percent(memory.spread)}, "
         f"{plural(memory.observations, 'reading')}.",
         header=("memory", "size"),
-        rows=tuple(
-            (_MEMORY[name], _size(term, times=_THOUSAND if name == "per_token" else 1.0))
-            for name, term in found.items()
-            if term is not None
-        ),
+        rows=tuple(rows),
     )
 
 

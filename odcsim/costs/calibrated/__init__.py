@@ -11,6 +11,7 @@ from odcsim.costs.calibrated.file import costs_text, load_costs, write_costs
 from odcsim.costs.calibrated.laws import CalibratedTransfers, TransferName, calibrated_compute
 from odcsim.costs.calibrated.schema import (
     COSTS_SCHEMA,
+    ONE_SIDED_BASE,
     VISIT_KINDS,
     CalibratedCosts,
     ComputeCosts,
@@ -26,6 +27,7 @@ from odcsim.costs.calibrated.schema import (
 
 __all__ = [
     "COSTS_SCHEMA",
+    "ONE_SIDED_BASE",
     "VISIT_KINDS",
     "CalibratedCosts",
     "CalibratedTransfers",

@@ -15,6 +15,7 @@ from odcsim.schedule import ROOT_UNIT, Visit
 
 __all__ = [
     "COSTS_SCHEMA",
+    "ONE_SIDED_BASE",
     "VISIT_KINDS",
     "CalibratedCosts",
     "ComputeCosts",
@@ -29,7 +30,10 @@ __all__ = [
     "visit_kind",
 ]
 
-COSTS_SCHEMA = "odcsim.costs/1"
+COSTS_SCHEMA = "odcsim.costs/2"
+
+ONE_SIDED_BASE = "one_sided"
+"""Of `MemoryCosts.base`, the key of what training holds under ODC; other keys are transports of collectives."""
 
 VisitKind = Literal[
     "embedding_forward", "block_forward", "head_forward", "head_backward", "block_backward", "embedding_backward"
@@ -149,14 +153,23 @@ class MemoryCosts(_Section):
     """Bytes of a rank: what its process has before training, and what training adds."""
 
     process: Term
-    base: Term
-    """Of training, whatever a microbatch holds."""
+    base: Annotated[dict[str, Term], Field(min_length=1)]
+    """Of training, whatever a microbatch holds, by what moved the data: one-sided transfers, or collectives over a
+    transport. Under FSDP without the gradients' shard, which is held from a minibatch's second microbatch on.
+    """
     per_token: Term
     """Of the largest microbatch."""
     staging: Term | None = None
     """Shared memory in which collectives over `collective` are staged, of one rank; null where no run shows it."""
     spread: _NotNegative
     observations: _Count
+
+    def base_bytes(self, *, on_demand: bool, transport: str) -> float:
+        """The base under ODC, or under FSDP over a transport; of the nearest that was run, where that was not."""
+        wanted = ONE_SIDED_BASE if on_demand else transport
+        collectives = [way for way in self.base if way != ONE_SIDED_BASE]
+        nearest = next((way for way in (wanted, *collectives) if way in self.base), ONE_SIDED_BASE)
+        return float(self.base[nearest].value)
 
 
 class Origin(_Section):
@@ -185,7 +198,7 @@ class Origin(_Section):
 class CalibratedCosts(_Section):
     """A file of calibrated costs."""
 
-    schema_: Annotated[Literal["odcsim.costs/1"], Field(alias="schema")] = "odcsim.costs/1"
+    schema_: Annotated[Literal["odcsim.costs/2"], Field(alias="schema")] = "odcsim.costs/2"
     origin: Origin
     model: dict[str, Any] | None
     """Shape of the decoder; null where the run does not say."""

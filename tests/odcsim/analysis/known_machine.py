@@ -61,16 +61,18 @@ def lognormal_jitter(seed, *, sigma):
     return lambda: float(np.exp(sigma * generator.standard_normal() - sigma**2 / 2))
 
 
-def counted_memory(*, process, base, per_token, shared):
-    """Memory as an operating system counts it: the largest microbatch so far decides."""
+def counted_memory(*, process, base, per_token, shared, gradients=0):
+    """Memory as an operating system counts it: the fullest microbatch so far decides; later ones have gradients."""
 
     def count(plans):
         ranks = []
         for rank in range(len(plans[0])):
-            largest = np.maximum.accumulate(
-                [max((sum(lengths) for lengths in plan[rank]), default=0) for plan in plans]
-            )
-            ranks.append(RankMemory(process, shared, tuple((base + per_token * largest).tolist())))
+            held = [
+                [per_token * sum(lengths) + gradients * (place > 0) for place, lengths in enumerate(plan[rank])]
+                for plan in plans
+            ]
+            fullest = np.maximum.accumulate([max(of_minibatch, default=0) for of_minibatch in held])
+            ranks.append(RankMemory(process, shared, tuple((base + fullest).tolist())))
         return tuple(ranks)
 
     return count

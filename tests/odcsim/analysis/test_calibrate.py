@@ -258,19 +258,56 @@ def test_parts_show_what_was_measured_and_fitted(recorded):
 
 
 def test_memory_is_found_where_it_was_counted(recorded):
-    memory = {"process": 250_000_000, "base": 40_000_000, "per_token": 9000}
-    runs = recorded(0, machine=Machine(memory=counted_memory(**memory, shared=3_000_000)))
-    runs += recorded(1, machine=Machine(memory=counted_memory(**memory, shared=7_000_000)))
+    runs = [*counted(recorded, 0, base=40_000_000, shared=3_000_000), *counted(recorded, 1, base=43_000_000)]
     found = calibrate(runs).costs.memory
-    for name, value in memory.items():
-        assert getattr(found, name).value == pytest.approx(value, rel=1e-9)
+    assert found.process.value == 250_000_000
+    assert found.per_token.value == pytest.approx(9000, rel=1e-9)
+    assert bases(found) == pytest.approx({"collective": 40_000_000, "one_sided": 43_000_000}, rel=1e-9)
     # What collectives are staged in is shared under fsdp; what odc shares is known by formula.
     assert found.staging.value == 3_000_000
     assert found.observations == 2 * 8 * 4
-    info = runs[0].info
-    unshared = tuple(replace(rank, shared_memory_bytes=0) for rank in info.memory)
-    over_gloo = replace(runs[0], info=replace(info, case={**info.case, "transport": "gloo"}, memory=unshared))
-    assert calibrate([*runs, over_gloo]).costs.memory.staging == found.staging, "messages are staged nowhere"
+    (run,) = counted(recorded, 0, base=37_000_000, shared=0)
+    over_gloo = replace(run, info=replace(run.info, case={**run.info.case, "transport": "gloo"}))
+    found_too = calibrate([*runs, over_gloo]).costs.memory
+    assert bases(found_too) == pytest.approx({**bases(found), "gloo": 37_000_000}, rel=1e-9)
+    assert found_too.staging == found.staging, "messages are staged nowhere"
+
+
+def test_gradients_of_earlier_microbatches_are_no_cost_of_tokens(recorded):
+    """A later microbatch of fewer tokens may decide: the rank's shard of the gradients is held beside it."""
+    # A quarter of 202048 parameters in fp32 is 202048 bytes, or 22.4 tokens: both ways round, and nearly even.
+    sizes = [
+        ((2000, 1990), (500, 2500)),
+        ((3000, 2900), (4000, 30)),
+        ((100, 90), (80, 70)),
+        ((8000, 7978), (7000, 7022)),
+    ]
+
+    def plan(minibatch):
+        shapes = sizes[minibatch % 4]
+        return tuple(tuple((tokens + 8 * rank,) for tokens in shapes[rank % 2]) for rank in range(4))
+
+    (run,) = counted(recorded, 0, base=40_000_000, plan=plan)
+    found = calibrate([run]).costs.memory
+    assert found.per_token.value == pytest.approx(9000, rel=1e-9)
+    assert bases(found) == pytest.approx({"collective": 40_000_000}, rel=1e-9)
+
+
+def test_a_model_of_unknown_size_has_gradients_that_nobody_knows(recorded):
+    (run,) = counted(recorded, 0, base=40_000_000, gradients=0)
+    scenario = {**run.info.scenario, "model": {"layers": 2}}
+    found = calibrate([replace(run, info=replace(run.info, scenario=scenario))]).costs.memory
+    assert bases(found) == pytest.approx({"collective": 40_000_000}, rel=1e-9)
+
+
+def bases(memory):
+    return {way: found.value for way, found in memory.base.items()}
+
+
+def counted(recorded, case, *, plan=None, **memory):
+    """A run whose memory is known; under FSDP ranks hold a shard of the gradients of 202048 parameters."""
+    known = {"process": 250_000_000, "per_token": 9000, "shared": 7_000_000, "gradients": 0 if case else 202_048}
+    return recorded(case, machine=Machine(memory=counted_memory(**{**known, **memory})), plan=plan)
 
 
 def test_memory_of_an_odc_run_alone_tells_nothing_of_staging(recorded):
@@ -280,10 +317,10 @@ def test_memory_of_an_odc_run_alone_tells_nothing_of_staging(recorded):
 
 def test_memory_of_microbatches_of_one_size(recorded):
     """Nothing tells what a token takes: it is in the base."""
-    machine = Machine(memory=counted_memory(process=1000, base=10**6, per_token=500, shared=0))
+    machine = Machine(memory=counted_memory(process=1000, base=10**6, per_token=500, shared=0, gradients=202_048))
     one_size = {"workload.lengths": {"values": [1000]}, "workload.max_tokens": 1000}
     found = calibrate(recorded(0, machine=machine, changes=one_size)).costs.memory
-    assert found.base.value == pytest.approx(10**6 + 500 * 1000)
+    assert bases(found) == pytest.approx({"collective": 10**6 + 500 * 1000})
     assert found.per_token == term(0.0, identified=False)
 
 

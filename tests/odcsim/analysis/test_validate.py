@@ -228,21 +228,43 @@ def test_a_single_run_has_no_spread(repeats, validated):
 
 
 def test_memory_is_predicted_where_the_costs_tell(recorded, validated):
-    """By hand: what the process has, training's base, tokens of the largest microbatch, and what ranks share."""
-    memory = {"process": 200_000_000, "base": 30_000_000, "per_token": 7000}
-    fsdp = recorded(0, machine=Machine(memory=counted_memory(**memory, shared=5_000_000)))
-    odc = recorded(1, machine=Machine(memory=counted_memory(**memory, shared=1_000_000)))
+    """By hand: what the process has, training's base, tokens of a microbatch, gradients, and what ranks share."""
+    memory = {"process": 200_000_000, "per_token": 7000}
+    # Under fsdp ranks hold a quarter of the gradients of 202048 parameters while they run later microbatches.
+    held = {"base": 30_000_000, "shared": 5_000_000, "gradients": 202_048}
+    fsdp = recorded(0, machine=Machine(memory=counted_memory(**memory, **held)))
+    odc = recorded(1, machine=Machine(memory=counted_memory(**memory, base=34_000_000, shared=1_000_000)))
     validation = validated([*fsdp, *odc], costs=calibrate([*fsdp, *odc]).costs)
-    largest = max(sum(lengths) for plan in fsdp[0].info.plans.values() for rank in plan for lengths in rank)
-    private = 200_000_000 + 30_000_000 + 7000 * largest
+    fullest = max(
+        7000 * sum(lengths) + 202_048 * (place > 0)
+        for plan in fsdp[0].info.plans.values()
+        for rank in plan
+        for place, lengths in enumerate(rank)
+    )
+    private = 200_000_000 + 30_000_000 + fullest
     case = validation.cases[0]
     assert case.measured_peak_bytes_R == (private + 5_000_000,)
     assert case.predicted_peak_bytes == pytest.approx(private + 5_000_000, rel=1e-6)
     assert case.memory_error == pytest.approx(0, abs=1e-6)
     # Under odc: a bf16 copy and an fp32 accumulator of a quarter of 202048 parameters.
     largest = max(sum(lengths) for plan in odc[0].info.plans.values() for rank in plan for lengths in rank)
-    expected = 200_000_000 + 30_000_000 + 7000 * largest + 202048 // 4 * (2 + 4)
+    expected = 200_000_000 + 34_000_000 + 7000 * largest + 202048 // 4 * (2 + 4)
     assert validation.cases[1].predicted_peak_bytes == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize(("tokens", "accumulates"), [((2000, 1000), False), ((1000, 2000), True), ((2000,), False)])
+def test_memory_depends_on_whether_the_largest_microbatch_has_gradients_beside_it(
+    recorded, validated, tokens, accumulates
+):
+    """Under fsdp the first microbatch of a minibatch has none; costs are fitted to a run of either kind."""
+    memory = {"process": 200_000_000, "base": 30_000_000, "per_token": 7000, "shared": 0, "gradients": 202_048}
+    machine = Machine(memory=counted_memory(**memory))
+    costs = calibrate(recorded(0, machine=machine)).costs
+    run = recorded(0, machine=machine, plan=lambda _: ((tuple((some,) for some in tokens)),) * 4)
+    (case,) = validated(run, costs=costs).cases
+    expected = 230_000_000 + 7000 * 2000 + 202_048 * accumulates
+    assert case.predicted_peak_bytes == pytest.approx(expected, rel=1e-6)
+    assert case.memory_error == pytest.approx(0, abs=1e-6)
 
 
 def test_memory_of_runs_that_nobody_counted(recorded, validated):

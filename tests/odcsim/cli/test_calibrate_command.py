@@ -63,7 +63,7 @@ def test_a_folder_of_runs_is_the_same_as_its_runs(odcsim, runs, tmp_path):
 def test_json_is_the_costs_alone(odcsim, runs, tmp_path):
     ended = odcsim("calibrate", "runs", "--json")
     document = json.loads(ended.out)
-    assert document["schema"] == "odcsim.costs/1"
+    assert document["schema"] == "odcsim.costs/2"
     written = yaml.safe_load((tmp_path / "costs.yaml").read_text())
     assert document.keys() == written.keys()
     value = document["compute"]["block_forward"]["tokens"]["value"]

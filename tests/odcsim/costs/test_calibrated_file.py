@@ -23,7 +23,11 @@ def full_costs():
         one_sided=pair,
         collectives={name: known_costs().collectives["collective"] for name in ("collective", "gloo")},
         memory=MemoryCosts(
-            process=term(2e8), base=term(3e7), per_token=term(0.0, identified=False), spread=0.01, observations=7
+            process=term(2e8),
+            base={"one_sided": term(3e7), "gloo": term(2e7)},
+            per_token=term(0.0, identified=False),
+            spread=0.01,
+            observations=7,
         ),
         model={"name": "tiny", "layers": 2},
         training={"recompute": "full"},
@@ -117,10 +121,10 @@ def refused(file, text):
     [
         (
             "schema",
-            "odcsim.costs/2",
-            "schema: 'odcsim.costs/2': this version reads 'odcsim.costs/1' alone; calibrate again",
+            "odcsim.costs/1",
+            "schema: 'odcsim.costs/1': this version reads 'odcsim.costs/2' alone; calibrate again",
         ),
-        ("schema", 1, "schema: 1: this version reads 'odcsim.costs/1' alone"),
+        ("schema", 1, "schema: 1: this version reads 'odcsim.costs/2' alone"),
         ("compute.block_forward.tokens.value", -1e-9, "compute.block_forward.tokens.value: -1e-09: must be at least 0"),
         ("compute.block_forward.tokens.value", float("nan"), "compute.block_forward.tokens.value: nan: must be"),
         ("compute.block_forward.tokens.high", float("inf"), "compute.block_forward.tokens.high: inf: must be finite"),
@@ -145,6 +149,9 @@ def refused(file, text):
         ("one_sided.gather.others", -1, "one_sided.gather.others: -1: must be at least 0"),
         ("steps.settle.high", None, "steps.settle.high: None: must be a number"),
         ("memory.per_token.identified", "perhaps", "memory.per_token.identified: 'perhaps': must be true or false"),
+        ("memory.base", {}, "memory.base: {}: must have at least 1 entry"),
+        ("memory.base", 3e7, "memory.base: 30000000.0: must be a mapping"),
+        ("memory.base.gloo.value", -1, "memory.base.gloo.value: -1: must be at least 0"),
         ("memory.observations", 0, "memory.observations: 0: must be at least 1"),
         ("origin.ranks", 1.5, "origin.ranks: 1.5: must be a whole number"),
         ("origin.ranks", 6, "origin: ranks_per_node 4 does not divide ranks 6"),
@@ -184,7 +191,7 @@ def test_keys_that_are_missing(file, dotted):
 
 def test_a_file_of_no_version(file):
     spoilt(file, "schema", drop=True)
-    refused(file, "schema: None: this version reads 'odcsim.costs/1' alone")
+    refused(file, "schema: None: this version reads 'odcsim.costs/2' alone")
 
 
 def test_a_mistyped_key_is_told_by_its_neighbour(file):
@@ -213,7 +220,7 @@ def test_compute_that_takes_no_time_at_all(file):
         ("a: [", "line 1: not valid YAML"),
         ("a: 1\na: 2", "line 2: not valid YAML: key 'a' is given twice"),
         ("\x00", "line 1: not valid YAML"),
-        ("schema: odcsim.costs/1", "origin: required key is missing"),
+        ("schema: odcsim.costs/2", "origin: required key is missing"),
     ],
     ids=["nothing", "a list", "not YAML", "a key twice", "no text", "no content"],
 )

@@ -223,7 +223,7 @@ def test_a_file_with_a_fault_is_named_itself(refused, costs_file):
 
 def test_something_else_under_its_name(refused, costs_file, changed):
     costs_file.write_text(yaml.safe_dump(changed()))
-    refused({}, f"{costs_file}: schema: None: this version reads 'odcsim.costs/1' alone")
+    refused({}, f"{costs_file}: schema: None: this version reads 'odcsim.costs/2' alone")
 
 
 @pytest.mark.parametrize(
@@ -274,37 +274,66 @@ def test_the_json_schema_knows_it():
     assert "odcsim calibrate" in calibrated["description"]
 
 
-def counted(*, base=300e6):
+def counted():
+    base = {"one_sided": term(300e6), "collective": term(280e6), "gloo": term(260e6)}
     return MemoryCosts(
-        process=term(250e6), base=term(base), per_token=term(9000.0), staging=term(7e6), spread=0.0, observations=8
+        process=term(250e6), base=base, per_token=term(9000.0), staging=term(7e6), spread=0.0, observations=8
     )
 
 
 def test_memory_that_was_counted_takes_the_place_of_formulas(changed, run, costs_file):
     write_costs(costs_file, known_costs(memory=counted()))
-    for case in run(changed({"compute": CALIBRATED})).cases:
+    result = run(changed({"compute": CALIBRATED}))
+    # Under FSDP the largest microbatch may be any of its minibatch: gradients of an earlier one are counted.
+    gradients = result.scenario["model"]["total_parameters"] / 4 * 4
+    for case in result.cases:
         parts, tokens = case.memory.parts_bytes, case.memory.largest_microbatch_tokens
         assert set(parts) == {"process", "training", "shared_memory"}
         assert parts["process"] == 250e6
-        assert parts["training"] == pytest.approx(300e6 + 9000 * tokens)
+        base = 300e6 if case.sync == "odc" else 280e6 + gradients
+        assert parts["training"] == pytest.approx(base + 9000 * tokens)
         assert (parts["shared_memory"] == 7e6) == (case.sync == "fsdp")
     fsdp = run(changed({"compute": CALIBRATED, "runtime.transport": "gloo"})).cases[0]
     assert fsdp.memory.parts_bytes["shared_memory"] == 0
+    tokens = fsdp.memory.largest_microbatch_tokens
+    assert fsdp.memory.parts_bytes["training"] == pytest.approx(260e6 + gradients + 9000 * tokens)
 
 
-def test_counted_memory_on_more_ranks_holds_a_smaller_share_of_the_state(changed, run, costs_file):
+@pytest.mark.parametrize(
+    ("known", "on_demand", "transport", "taken"),
+    [
+        (("one_sided", "collective", "gloo"), True, "gloo", "one_sided"),
+        (("one_sided", "collective", "gloo"), False, "gloo", "gloo"),
+        (("one_sided", "collective"), False, "nccl", "collective"),
+        (("one_sided",), False, "collective", "one_sided"),
+        (("gloo", "collective"), True, "collective", "gloo"),
+    ],
+)
+def test_memory_that_nobody_counted_is_taken_from_the_nearest_run(known, on_demand, transport, taken):
+    base = {way: term(float(1 + place)) for place, way in enumerate(known)}
+    costs = MemoryCosts(process=term(1.0), base=base, per_token=term(1.0), spread=0.0, observations=1)
+    assert costs.base_bytes(on_demand=on_demand, transport=transport) == base[taken].value
+
+
+@pytest.mark.parametrize("sync", ["fsdp", "odc"])
+def test_counted_memory_on_more_ranks_holds_a_smaller_share_of_the_state(changed, run, costs_file, sync):
     write_costs(costs_file, known_costs(memory=counted()))
-    few, many = (
-        run(changed({"compute": CALIBRATED, "cluster.gpus_per_node": ranks})).cases[1].memory for ranks in (4, 8)
-    )
+
+    def memory_on(ranks):
+        result = run(changed({"compute": CALIBRATED, "cluster.gpus_per_node": ranks}))
+        return next(case.memory for case in result.cases if case.sync == sync)
+
+    few, many = memory_on(4), memory_on(8)
     parameters = run(changed()).scenario["model"]["total_parameters"]
 
     def base(memory):
         return memory.parts_bytes["training"] - 9000 * memory.largest_microbatch_tokens
 
-    # Parameters, gradients and AdamW's two states, each in fp32.
-    assert base(few) - base(many) == pytest.approx(16 * parameters * (1 / 4 - 1 / 8))
-    assert few.parts_bytes["shared_memory"] == pytest.approx(2 * many.parts_bytes["shared_memory"])
+    # Parameters and AdamW's two states, each in fp32; gradients under FSDP, as ODC has them in the accumulator.
+    sharded = 16 if sync == "fsdp" else 12
+    assert base(few) - base(many) == pytest.approx(sharded * parameters * (1 / 4 - 1 / 8))
+    if sync == "odc":
+        assert few.parts_bytes["shared_memory"] == pytest.approx(2 * many.parts_bytes["shared_memory"])
 
 
 def test_a_huge_scale_of_lengths_is_one_line_that_names_the_file(changed, tmp_path):

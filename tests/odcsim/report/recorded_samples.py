@@ -83,7 +83,11 @@ def sample_costs(**changes: object) -> CalibratedCosts:
         },
         steps=StepCosts(meeting=term(8e-4), optimizer=term(4.65e-3, 3.45e-3, 6.24e-3)),
         memory=MemoryCosts(
-            process=term(297e6, 296e6, 298e6), base=term(188e6), per_token=term(56e3), spread=0.1, observations=24
+            process=term(297e6, 296e6, 298e6),
+            base={"one_sided": term(188e6), "gloo": term(180e6)},
+            per_token=term(56e3),
+            spread=0.1,
+            observations=24,
         ),
         warnings=("block_forward: constant is known to lie from 0 to 1 only",),
     )

@@ -59,7 +59,9 @@ def test_terms_are_in_units_that_people_read(calibration: Calibration) -> None:
     ]
     assert rows["all-gather over gloo"] == ["1 ms [0.9, 1.1]", "6.25 GB/s [5, 8]", "", "25.0%", "99"]
     assert rows["optimizer"] == ["4.65 ms [3.45, 6.24]"]
-    assert rows["1K tokens of the largest microbatch"] == ["56 MB [50.4, 61.6]"]
+    assert rows["1K tokens of a microbatch"] == ["56 MB [50.4, 61.6]"]
+    assert rows["training under ODC, whatever a microbatch holds"] == ["188 MB [169, 207]"]
+    assert rows["training under FSDP over gloo, whatever a microbatch holds"] == ["180 MB [162, 198]"]
 
 
 def test_what_is_not_known_is_said(calibration: Calibration) -> None:
