@@ -158,7 +158,7 @@ def _fit_contended(
 
     def alone(stretch_K: FloatArray, *, with_intervals: bool) -> LinearFit:
         return fit_nonnegative(
-            np.stack([stretch_K, moved_K * stretch_K], axis=1),
+            _alone_terms_KF(moved_K, stretch_K),
             time_K,
             groups_K=groups_K,
             drop_order=_DROP_ORDER,
@@ -187,6 +187,11 @@ def _fit_contended(
     return _with_intervals(fit, value, moved_K, others_K, groups_K, seed=seed)
 
 
+def _alone_terms_KF(moved_K: FloatArray, stretch_K: FloatArray) -> FloatArray:
+    """Latency and bytes of each transfer, as far as others stretch it."""
+    return np.stack([stretch_K, moved_K * stretch_K], axis=1)
+
+
 def _with_intervals(
     fit: LinearFit, contention: float, moved_K: FloatArray, others_K: FloatArray, groups_K: IntArray, *, seed: int
 ) -> tuple[LinearFit, Term]:
@@ -199,7 +204,7 @@ def _with_intervals(
     contended_K = fit.fitted_K / stretch_K * others_K
     kept = np.flatnonzero(fit.identified_F)
     joint = fit_nonnegative(
-        np.column_stack([np.stack([stretch_K, moved_K * stretch_K], axis=1)[:, kept], contended_K]),
+        np.column_stack([_alone_terms_KF(moved_K, stretch_K)[:, kept], contended_K]),
         fit.measured_K + contention * contended_K,
         groups_K=groups_K,
         drop_order=(),

@@ -21,7 +21,7 @@ from odcsim.analysis.observe import observe
 from odcsim.analysis.prediction import PredictedRun, predict
 from odcsim.arrays import FloatArray
 from odcsim.errors import InputError
-from odcsim.resolve import ResolvedScenario, resolve
+from odcsim.resolve import ResolvedScenario, over_collectives, resolve
 from odcsim.results import TimeFractions
 from odcsim.scenario import Scenario
 from odcsim.trace_format import RecordedRun, run_digest
@@ -182,7 +182,7 @@ def validate(scenario: Scenario, runs: Sequence[RecordedRun], *, base_folder: Pa
     for run in runs:
         transport = transport_of(run)
         if transport not in resolved_of:
-            resolved_of[transport] = resolve(_over(scenario, transport), base_folder=base_folder, file=file)
+            resolved_of[transport] = resolve(over_collectives(scenario, transport), base_folder=base_folder, file=file)
         resolved = resolved_of[transport]
         overlap = require_same_scenario(run, resolved, file=file)
         position = matching_case(run, resolved, file=file)
@@ -212,14 +212,6 @@ def validate(scenario: Scenario, runs: Sequence[RecordedRun], *, base_folder: Pa
             )
         ),
     )
-
-
-def _over(scenario: Scenario, transport: str) -> Scenario:
-    """The scenario with its collectives over a transport."""
-    known = {"collective": "collective", "gloo": "gloo"}.get(transport)
-    if known is None:
-        return scenario
-    return scenario.model_copy(update={"runtime": scenario.runtime.model_copy(update={"transport": known})})
 
 
 def _fitted_digests(resolved: ResolvedScenario) -> tuple[str, ...]:

@@ -15,12 +15,23 @@ from odcsim.model_shape import ModelShape
 from odcsim.scenario import Case, Cluster, Scenario
 from odcsim.schedule import ROOT_UNIT, Overlap, Schedule, SharedLinks, Visit
 
-__all__ = ["CaseSchedules", "bytes_gathered", "collective_transport", "ports_of"]
+__all__ = ["CaseSchedules", "bytes_gathered", "collective_transport", "over_collectives", "ports_of"]
+
+# Of `runtime.transport`, what moves the data of collectives, as a file of calibrated costs names it.
+_COLLECTIVES = {"shm": "collective", "collective": "collective", "gloo": "gloo", "cuda": "nccl"}
 
 
 def collective_transport(scenario: Scenario) -> str:
     """What moves the data of collectives, as a file of calibrated costs names it."""
-    return {"shm": "collective", "cuda": "nccl"}.get(scenario.runtime.transport, scenario.runtime.transport)
+    return _COLLECTIVES[scenario.runtime.transport]
+
+
+def over_collectives(scenario: Scenario, transport: str) -> Scenario:
+    """The scenario with its collectives over what a file of calibrated costs calls so; as it is if that has none."""
+    if transport not in _COLLECTIVES.values() or transport == collective_transport(scenario):
+        return scenario
+    chosen = next(key for key, moving in _COLLECTIVES.items() if moving == transport)
+    return scenario.model_copy(update={"runtime": scenario.runtime.model_copy(update={"transport": chosen})})
 
 
 def bytes_gathered(scenario: Scenario, *, on_demand: bool) -> int:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from odcsim.errors import InputError, UnknownNameError
-from odcsim.resolve import resolve
+from odcsim.resolve import collective_transport, over_collectives, resolve
 from odcsim.scenario import parse_scenario
 
 # Of the small document's decoder: a block, the root.
@@ -422,3 +422,13 @@ def test_the_document_keeps_a_traces_provenance(resolved, root):
     source = resolved({"workload.lengths": {"trace": str(trace)}}).to_document()["workload"]["source"]
     assert source["name"] == "synthetic_longalign_10k_qwen"
     assert source["synthetic"] is True
+
+
+@pytest.mark.parametrize("setting", ["shm", "collective", "gloo", "cuda"])
+@pytest.mark.parametrize("moving", ["collective", "gloo", "nccl"])
+def test_collectives_are_put_over_what_a_run_had(changed, setting, moving):
+    scenario = parse_scenario(changed({"runtime.transport": setting}))
+    put = over_collectives(scenario, moving)
+    assert collective_transport(put) == moving
+    assert (put is scenario) == (collective_transport(scenario) == moving)
+    assert over_collectives(scenario, "carrier pigeon") is scenario
