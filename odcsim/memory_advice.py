@@ -39,7 +39,7 @@ def peak_parts_bytes(
     Args:
         resolved: the scenario.
         memory: its model of memory, or a changed one.
-        on_demand: whether ODC's copy and accumulator are held.
+        on_demand: whether gradients are in ODC's accumulator, and its published copy is held.
         tokens: of the largest microbatch.
         accumulates: whether it adds to gradients that an earlier one has left; where it is the first of its minibatch,
             memory that a run showed under FSDP is lower by these. Formulas count them always.
@@ -59,7 +59,6 @@ def peak_parts_bytes(
     # The sharded state is part of the base; on other ranks it is another share.
     state = parts["parameters"] + parts["optimizer_state"]
     state_then = state * memory.ranks / costs.origin.ranks
-    # Under ODC gradients are in the accumulator.
     gradients = parts["gradients"] if accumulates and not on_demand else 0.0
     training = base - state_then + state + gradients + counted.per_token.value * tokens
     staging = counted.staging.value if counted.staging is not None and transport == "collective" else 0.0

@@ -196,8 +196,8 @@ class _SimulatedCase:
                     gather_bytes=self._resolved.gather_bytes(on_demand=self._on_demand),
                 )
                 shared_bytes = parts.pop("published_copy", 0.0) + parts.pop("accumulator", 0.0)
-                # Under FSDP, gradients come with the first backward of a minibatch, as activations go.
-                if parts["activations"] > 0 and not (accumulates or self._on_demand):
+                # Gradients come with the first backward of a minibatch, as activations go.
+                if parts["activations"] > 0 and not accumulates:
                     parts.pop("gradients")
                 peak_bytes = max(peak_bytes, round(sum(parts.values())))
             peaks_bytes.append(peak_bytes)

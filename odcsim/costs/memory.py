@@ -1,8 +1,9 @@
 """Peak memory of a rank, part by part. docs/model.md lists the formulas ("Memory").
 
-Counted are the tensors that training holds at its peak, which is one of two moments: the backward of a block of the
-largest microbatch, or the reduction of the root's gradients at a microbatch's end (when activations are gone). What no
-formula knows (the device's context, communication buffers, fragmentation) comes off the capacity as a fixed share.
+Counted are the tensors that training holds at its peak, which is one of a few moments: the backward of a block of the
+largest microbatch, the reduction of the root's gradients at a microbatch's end (when activations are gone), and under
+ODC the optimizer's step, for gradients are in the accumulator until then. What no formula knows (the device's context,
+communication buffers, fragmentation) comes off the capacity as a fixed share.
 """
 
 from __future__ import annotations
@@ -55,22 +56,27 @@ class MemoryModel:
 
         Args:
             tokens: of the largest microbatch.
-            on_demand: whether ODC's published copy and accumulator are held.
+            on_demand: whether gradients are in ODC's accumulator, and its published copy is held.
             published_bytes: of a published parameter; 0 where the master parameters themselves are read.
             gather_bytes: of a parameter as it is gathered; more than `param_bytes` where master parameters are read.
         """
         shard = self.shape.total_parameters / self.ranks
-        kept = {
+        gradients = gradient_shard_bytes(self.shape.total_parameters, ranks=self.ranks)
+        moments = [self._block_backward_bytes(tokens, gather_bytes), self._root_reduction_bytes()]
+        if on_demand:
+            moments.append({**dict.fromkeys(moments[0], 0.0), "gradients": gradients})
+        else:
+            moments = [{**moment, "gradients": gradients} for moment in moments]
+        parts = {
             "parameters": shard * _FP32,
-            "gradients": gradient_shard_bytes(self.shape.total_parameters, ranks=self.ranks),
+            "gradients": 0.0,
             "optimizer_state": shard * _FP32 * OPTIMIZER_STATES[self.optimizer],
+            **max(moments, key=lambda moment: sum(moment.values())),
         }
-        block_backward, root_reduction = self._block_backward_bytes(tokens, gather_bytes), self._root_reduction_bytes()
-        worse = block_backward if sum(block_backward.values()) >= sum(root_reduction.values()) else root_reduction
-        parts = {**kept, **worse}
         if on_demand:
             parts["published_copy"] = shard * published_bytes
-            parts["accumulator"] = shard * self.reduce_bytes
+            # Gradients add up in the type of the parameters, or that of the reduction if it is wider.
+            parts["accumulator"] = shard * max(self.reduce_bytes, _FP32)
         return parts
 
     def _block_backward_bytes(self, tokens: float, gather_bytes: int) -> dict[str, float]:

@@ -17,8 +17,8 @@ def device(memory):
 
 
 TIGHT = {
-    "small device": {**MODEL, **device("11.3 GB")},
-    "long microbatches": {**MODEL, **LONG, **device("15 GB")},
+    "small device": {**MODEL, **device("10 GB")},
+    "long microbatches": {**MODEL, **LONG, **device("13.8 GB")},
     "all activations": {**MODEL, **LONG, "training.recompute": "none"},
     "all activations, analytic": {**MODEL, **LONG, "training.recompute": "none", "compute": "analytic"},
     "whole logits": {**MODEL, **LONG, "training.fused_loss": False, **device("40 GB")},
@@ -87,7 +87,7 @@ def test_every_kind_of_advice_is_given(run, changed):
 
 def test_the_advised_cap_and_nodes_are_the_nearest(run, changed):
     """A token more, or a node less, and it does not fit."""
-    changes = {**MODEL, **device("11.3 GB"), "workload.lengths": {"constant": 8192}}
+    changes = {**MODEL, **device("10 GB"), "workload.lengths": {"constant": 8192}}
     case = run(changed(changes)).cases[1]
     advised = dict(ways(case.memory.advice))
     cap, nodes = int(advised["workload.max_tokens"]), int(advised["cluster.nodes"])

@@ -50,9 +50,23 @@ def test_parts_in_the_roots_reduction():
     assert found["activations"] == found["logits"] == 0
 
 
-def test_on_demand_adds_the_published_copy_and_the_accumulator():
+def test_on_demand_adds_the_published_copy_and_has_gradients_in_the_accumulator():
     extra = parts(on_demand=True).items() - parts().items()
-    assert dict(extra) == {"published_copy": 2 * SHARD, "accumulator": 4 * SHARD}
+    assert dict(extra) == {"gradients": 0, "published_copy": 2 * SHARD, "accumulator": 4 * SHARD}
+
+
+def test_on_demand_with_few_ranks_and_tokens_the_optimizers_step_decides():
+    """Then the accumulator has become gradients, and nothing is gathered."""
+    found = parts(dataclasses.replace(MODEL, shape=dataclasses.replace(SHAPE, layers=100)), tokens=1, on_demand=True)
+    shard = (100 * BLOCK + ROOT) / 4
+    assert found == {
+        "parameters": 4 * shard,
+        "gradients": 4 * shard,
+        "optimizer_state": 8 * shard,
+        **dict.fromkeys(("gathered_units", "unsharded_gradients", "activations", "logits"), 0),
+        "published_copy": 2 * shard,
+        "accumulator": 4 * shard,
+    }
 
 
 def test_reading_master_parameters_publishes_nothing_and_gathers_more():
@@ -78,7 +92,7 @@ def test_types_count():
     found = parts(dataclasses.replace(MODEL, param_bytes=4, reduce_bytes=2), gather_bytes=4, on_demand=True)
     assert found["gathered_units"] == 4 * (ROOT + 2 * BLOCK)
     assert found["unsharded_gradients"] == (4 + 2) * BLOCK + 4 * 80
-    assert found["accumulator"] == 2 * SHARD
+    assert found["accumulator"] == 4 * SHARD, "gradients add up in the type of the parameters"
     assert found["activations"] == 4 * 1000 * (2 * 8 + INSIDE + 3 * 8)
 
 
