@@ -420,6 +420,33 @@ def test_gradients_belong_to_the_user(handle):
     run(keep_gradients, handle)
 
 
+def look_inside(handle):
+    """Bytes of a rank's gradients after each microbatch and at the end, and of its shard of what these are of."""
+    model = sharded(dist.get_world_size())
+    odc = (odcrt.on_demand if handle == "on demand" else odcrt.per_unit)(model, deadline_s=DEADLINE_S)
+
+    def gradient_bytes():
+        return sum(local(p.grad).nbytes for p in model.parameters() if p.grad is not None)
+
+    seen = []
+    with odc.minibatch():
+        for number in range(2):
+            loss_of(model, draw(torch.Generator().manual_seed(number))).backward()
+            seen.append(gradient_bytes())
+    seen.append(gradient_bytes())
+    odc.close()
+    return seen, sum(local(p).nbytes for p in model.parameters() if p.grad is not None)
+
+
+@pytest.mark.parametrize("handle", ["on demand", "per unit"])
+def test_gradients_are_held_as_the_formula_of_memory_has_it(handle):
+    """Per unit from the first microbatch on; on demand they are in the accumulator alone until settle."""
+    for seen, shard_bytes in run(look_inside, handle):
+        inside = 0 if handle == "on demand" else shard_bytes
+        assert seen == [inside, inside, shard_bytes]
+        assert shard_bytes > 0
+
+
 def install_often(handle):
     """Descriptors and mappings of this process before the first handle and after the last."""
     install = odcrt.on_demand if handle == "on demand" else odcrt.per_unit
