@@ -20,11 +20,13 @@ from odcsim.analysis.terms import mean_term, term_of
 from odcsim.arrays import BoolArray, FloatArray, IntArray
 from odcsim.costs.calibrated import ONE_SIDED_BASE, MemoryCosts
 from odcsim.costs.memory import gradient_shard_bytes
+from odcsim.errors import InputError
 
 __all__ = ["LargestMicrobatches", "fit_memory"]
 
 # Which microbatch decided depends on what a token costs, and the other way round: a few rounds settle both.
 _ROUNDS = 20
+_MOST_PARAMETERS = 10**15
 
 
 @dataclass(frozen=True)
@@ -120,31 +122,42 @@ def _readings(seen: RunObservations, *, ways: Sequence[str], run: int) -> _Readi
 def _gradient_bytes(seen: RunObservations) -> float:
     """A rank's shard of the gradients; 0 where the run does not say how many parameters its model has."""
     model = seen.run.info.scenario.get("model")
-    parameters = model.get("total_parameters") if isinstance(model, dict) else None
-    return gradient_shard_bytes(parameters, ranks=seen.ranks) if isinstance(parameters, int) else 0.0
+    parameters = model.get("total_parameters", 0) if isinstance(model, dict) else 0
+    if not isinstance(parameters, int) or not 0 <= parameters <= _MOST_PARAMETERS:
+        raise InputError(
+            f"must be a whole number up to {_MOST_PARAMETERS:.0e}",
+            file=seen.run.folder / "run.json",
+            key="scenario.model.total_parameters",
+            value=parameters,
+        )
+    return gradient_shard_bytes(parameters, ranks=seen.ranks)
 
 
 def _fit(readings: Sequence[_Readings], *, seed: int) -> LinearFit:
     """Bases, and what a token costs."""
+
+    def fit(later_decides_K: BoolArray, *, with_intervals: bool) -> LinearFit:
+        return fit_nonnegative(
+            np.column_stack([base_KW, np.where(later_decides_K, later_K, first_K)]),
+            measured_K - gradients_K * later_decides_K,
+            groups_K=groups_K,
+            # What a token costs is given up first.
+            drop_order=(bases,),
+            with_intervals=with_intervals,
+            seed=seed,
+        )
+
     first_K, later_K, gradients_K, base_KW, measured_K, groups_K = (
         np.concatenate([getattr(some, name) for some in readings]) for name in _Readings.__annotations__
     )
     bases = base_KW.shape[1]
     later_decides_K = later_K > first_K
     for _ in range(_ROUNDS):
-        tokens_K = np.where(later_decides_K, later_K, first_K)
-        fit = fit_nonnegative(
-            np.column_stack([base_KW, tokens_K]),
-            measured_K - gradients_K * later_decides_K,
-            groups_K=groups_K,
-            # What a token costs is given up first.
-            drop_order=(bases,),
-            seed=seed,
-        )
-        beyond_K = gradients_K + fit.values_F[bases] * (later_K - first_K)
+        per_token = fit(later_decides_K, with_intervals=False).values_F[bases]
+        beyond_K = gradients_K + per_token * (later_K - first_K)
         # Where a token costs nothing, the larger one may still tell that it does.
         decides_K = (beyond_K > 0) | ((beyond_K == 0) & (later_K > first_K))
         if (decides_K == later_decides_K).all():
             break
         later_decides_K = decides_K
-    return fit
+    return fit(later_decides_K, with_intervals=True)

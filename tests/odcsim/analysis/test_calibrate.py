@@ -300,6 +300,16 @@ def test_a_model_of_unknown_size_has_gradients_that_nobody_knows(recorded):
     assert bases(found) == pytest.approx({"collective": 40_000_000}, rel=1e-9)
 
 
+@pytest.mark.parametrize("parameters", [None, "many", -1, 10**400, 1.5])
+def test_a_model_of_no_size_is_named(recorded, parameters):
+    (run,) = counted(recorded, 0, base=40_000_000)
+    scenario = {**run.info.scenario, "model": {"layers": 2, "total_parameters": parameters}}
+    with pytest.raises(
+        InputError, match=r"^\S+run\.json: scenario\.model\.total_parameters: .*: must be a whole number"
+    ):
+        calibrate([replace(run, info=replace(run.info, scenario=scenario))])
+
+
 def bases(memory):
     return {way: found.value for way, found in memory.base.items()}
 
