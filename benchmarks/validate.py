@@ -24,7 +24,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 
 from validation.compare import Study, study  # noqa: E402 - found beside this file
 from validation.page import picture, render, verdict_of  # noqa: E402
-from validation.settings import AGAIN_SETTINGS, CALIBRATION_SETTINGS, SETTINGS, Setting  # noqa: E402
+from validation.settings import CALIBRATION_POLICY, CALIBRATION_SETTINGS, SETTINGS, Setting  # noqa: E402
 
 from odcsim.files import write_atomically, write_together  # noqa: E402
 
@@ -37,11 +37,12 @@ ODCRT = [sys.executable, "-c", "from odcrt.cli import main; main()"]
 
 def launches(settings: Sequence[Setting]) -> Iterator[tuple[Setting, str, int]]:
     """What is recorded, in order: repeats of a setting lie far apart, so that a machine's slow spells fall on all."""
-    for repeat in range(max(setting.repeats for setting in settings)):
+    for repeat in range(max(setting.repeats + setting.more_to_fit for setting in settings)):
         for setting in settings:
             if repeat < setting.repeats:
-                for transport in ("shared-memory", "gloo"):
-                    yield setting, transport, repeat
+                yield setting, "shared-memory", repeat
+            if repeat < setting.repeats + setting.more_to_fit:
+                yield setting, "gloo", repeat
 
 
 def record(setting: Setting, transport: str, repeat: int, traces: Path) -> None:
@@ -49,7 +50,8 @@ def record(setting: Setting, transport: str, repeat: int, traces: Path) -> None:
     folder = traces / setting.name / f"{transport}-{repeat}"
     settings = [*setting.overrides()]
     if transport == "gloo":
-        cases = ", ".join(f"{{sync: fsdp, policy: {policy}}}" for policy in ("local-sort", "lb-micro"))
+        policies = ("local-sort", "lb-micro") if repeat < setting.repeats else (CALIBRATION_POLICY,)
+        cases = ", ".join(f"{{sync: fsdp, policy: {policy}}}" for policy in policies)
         settings += ["runtime.transport=gloo", f"cases=[{cases}]"]
     with TemporaryDirectory() as scratch:
         command = [*ODCRT, "launch", str(setting.scenario), "--json", "--out", scratch, "--record", f"{scratch}/traces"]
@@ -92,7 +94,7 @@ def main() -> None:
 
 def keep(found: Study) -> None:
     """Write the page, its picture and the calibrated costs."""
-    write_together({PAGE: render(found, study(AGAIN, AGAIN_SETTINGS)), PICTURE: picture(found)})
+    write_together({PAGE: render(found, study(AGAIN)), PICTURE: picture(found)})
     for name, text in found.costs_texts.items():
         write_atomically(TRACES / f"costs-{name}.yaml", text)
 

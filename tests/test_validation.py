@@ -34,9 +34,9 @@ def study(benchmark):
 
 @pytest.fixture(scope="module")
 def again(benchmark):
-    """The same of the second recording, of fast and real compute."""
-    compare, _, settings = benchmark
-    return compare.study(ROOT / "traces" / "measured_again", settings.AGAIN_SETTINGS)
+    """The same of the second recording."""
+    compare, _, _ = benchmark
+    return compare.study(ROOT / "traces" / "measured_again")
 
 
 def last_place(number: str) -> float:
@@ -83,9 +83,10 @@ def test_the_grid_is_what_was_asked_for(study):
     assert {setting.kind for setting, _ in cases if setting.slowed_rank} == {"emulated", "fast"}
 
 
-def test_emulated_runs_are_predicted_as_well_as_is_asked(benchmark, study):
+@pytest.mark.parametrize("recording", ["study", "again"])
+def test_emulated_runs_are_predicted_as_well_as_is_asked(benchmark, recording, request):
     _, page, _ = benchmark
-    requirements = page.verdict_of(study).of_kind["emulated"]
+    requirements = page.verdict_of(request.getfixturevalue(recording)).of_kind["emulated"]
     assert len(requirements) == 5
     assert [f"{entry.asked}: {entry.figure}" for entry in requirements if not entry.is_met] == []
 

@@ -32,6 +32,8 @@ _DROP_ORDER = (_BYTES,)
 _LEAST_OVERLAP = 1e-3
 _MOST_TURNS = 100
 _CLOSE = 1e-7
+# Predictions of whatever moves data much are as vague as this: more of it should be recorded.
+_VAGUE_SHARE = 0.15
 # Units must differ by a factor of about two for their bytes to be told from latency.
 _LEAST_DISTINCT = 0.2
 
@@ -85,7 +87,7 @@ def fit_collectives(
         costs[name] = _cost(fit, lag=_fit_lag(lag_K, fit.fitted_K, seed=seed))
         label = f"{_WORDS[name]} over {transport}"
         parts.append(FittedPart(label, "bytes", unit_K, fit.measured_K, fit.fitted_K, fit.spread))
-        warnings += _bytes_warning(label, fit)
+        warnings += [*_bytes_warning(label, fit), *_vagueness_warning(label, fit, groups_K, seed=seed)]
     return FittedTransfers(TransferPair(**costs), tuple(parts), tuple(warnings))
 
 
@@ -118,7 +120,7 @@ def fit_one_sided(observed: Sequence[RunObservations], *, seed: int) -> FittedTr
         costs[name] = _cost(fit, contention=contention, others=float(others_K.mean()))
         label = f"one-sided {name.replace('_', '-')}"
         parts.append(FittedPart(label, "bytes", unit_K, fit.measured_K, fit.fitted_K, fit.spread))
-        warnings += _bytes_warning(label, fit)
+        warnings += [*_bytes_warning(label, fit), *_vagueness_warning(label, fit, groups_K, seed=seed)]
     return FittedTransfers(TransferPair(**costs), tuple(parts), tuple(warnings))
 
 
@@ -247,3 +249,17 @@ def _bytes_warning(label: str, fit: LinearFit) -> list[str]:
     if fit.values_F[_BYTES] == 0 or fit.high_F[_BYTES] - fit.low_F[_BYTES] > 2 * fit.values_F[_BYTES]:
         return [f"{label}: bandwidth is not known well: what its bytes cost drowns in the latency"]
     return []
+
+
+def _vagueness_warning(label: str, fit: LinearFit, groups_K: IntArray, *, seed: int) -> list[str]:
+    """Whether times as a whole are known badly, which intervals do not tell: latency and bytes stand for each other."""
+    if not (fit.fitted_K > 0).all():
+        return []
+    whole = fit_nonnegative(fit.fitted_K[:, None], fit.measured_K, groups_K=groups_K, drop_order=(), seed=seed)
+    beyond = float(max(whole.high_F[0] - whole.values_F[0], whole.values_F[0] - whole.low_F[0]))
+    if beyond <= _VAGUE_SHARE:
+        return []
+    return [
+        f"{label}: what it takes is known to within {beyond:.0%} only, from {len(fit.measured_K)} of them that vary by "
+        f"{fit.spread:.0%}: record more minibatches"
+    ]

@@ -115,3 +115,40 @@ def test_minibatches_are_predicted_by_noisy_costs(calibrated, predicted, tmp_pat
             errors.append(case.minibatch_s_N.sum() / sum(times_of(run)) - 1)
     assert np.abs(errors).max() < 0.02
     assert abs(np.mean(errors)) < 0.01
+
+
+@pytest.mark.parametrize(("minibatches", "is_vague"), [(2, True), (40, False)])
+def test_times_that_are_known_badly_are_named(calibrated, minibatches, is_vague):
+    """What transfers take varies by more than half: few minibatches may lie far off in the mean, many do not."""
+    costs = calibrated(lognormal_jitter(3, sigma=0.6), minibatches=minibatches).costs
+    told = [warning for warning in costs.warnings if "is known to within" in warning]
+    labels = (
+        "all-gather over collective",
+        "reduce-scatter over collective",
+        "one-sided gather",
+        "one-sided scatter-accumulate",
+    )
+    # Of one-sided transfers each rank's are a group of their own: there are more of these.
+    named = [label for label in labels if any(warning.startswith(f"{label}: what it takes") for warning in told)]
+    assert set(labels[:2]) <= set(named) if is_vague else named == []
+    assert all(warning.endswith("record more minibatches") for warning in told)
+
+
+def test_times_are_as_vague_as_is_said(tmp_path, changed):
+    """Of many calibrations on too little, most lie as close to the truth as their warnings say."""
+    document = changed({**CHANGES, "workload.minibatches": 3})
+    within = []
+    for seed in range(SEEDS):
+        machine = Machine(jitter=lognormal_jitter(seed, sigma=0.6))
+        costs = calibrate([machine.record(tmp_path / "run", document, case=0)]).costs
+        for name, label in (("gather", "all-gather"), ("scatter_accumulate", "reduce-scatter")):
+            told = [text for text in costs.warnings if text.startswith(f"{label} over collective: what it takes")]
+            (pair,) = costs.collectives.values()
+            found, known = getattr(pair, name), getattr(known_costs().collectives["collective"], name)
+            # Of a block: three steps, and three quarters of its bytes.
+            times_s = [
+                3 * cost.latency.value + cost.seconds_per_byte.value * 0.75 * 4 * 37_000 for cost in (found, known)
+            ]
+            share = float(told[0].partition("within ")[2].partition("%")[0]) / 100 if told else 0.15
+            within.append(abs(times_s[0] / times_s[1] - 1) <= share)
+    assert np.mean(within) >= 0.85
