@@ -4,7 +4,7 @@ Usage: python benchmarks/validate.py                        record, predict, wri
        python benchmarks/validate.py --recorded             predict from the traces that are there, and write the page
        python benchmarks/validate.py --traces D --only real record settings whose names begin so to a folder D, predict
 
-Recording takes two and a half hours (--only real half an hour), and wants a machine with two idle cores. Settings and
+Recording takes nearly three hours (--only real half an hour), and wants a machine with two idle cores. Settings and
 cases: benchmarks/validation/ and benchmarks/validation/settings.py. Needs torch, but not for --recorded.
 """
 
@@ -94,7 +94,7 @@ def main() -> None:
 
 def keep(found: Study) -> None:
     """Write the page, its picture and the calibrated costs."""
-    write_together({PAGE: render(found, study(AGAIN)), PICTURE: picture(found)})
+    write_together({PAGE: render(found, study(AGAIN, only_verdict=True)), PICTURE: picture(found)})
     for name, text in found.costs_texts.items():
         write_atomically(TRACES / f"costs-{name}.yaml", text)
 

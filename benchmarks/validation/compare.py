@@ -93,14 +93,20 @@ def calibration_runs(kind: Kind, runs: Sequence[RecordedRun], *, only_odc: bool)
     return chosen
 
 
-def study(traces: Path, settings: Sequence[Setting] = SETTINGS) -> Study:
-    """Calibrate and predict."""
+def study(traces: Path, settings: Sequence[Setting] = SETTINGS, *, only_verdict: bool = False) -> Study:
+    """Calibrate and predict.
+
+    Args:
+        traces: folder of the recording.
+        settings: of it.
+        only_verdict: leave out `strict` and `replayed`.
+    """
     runs = {setting.name: runs_of(setting, traces) for setting in settings}
     calibrated_of = {setting.kind: CALIBRATION_SETTINGS[setting.kind] for setting in settings}
     found: dict[bool, list[Predicted]] = {False: [], True: []}
     kept = {}
     with TemporaryDirectory() as scratch:
-        for only_odc in (False, True):
+        for only_odc in (False,) if only_verdict else (False, True):
             for kind, calibrated in calibrated_of.items():
                 costs = calibrate(calibration_runs(kind, runs[calibrated.name], only_odc=only_odc)).costs
                 file = Path(scratch) / f"costs-{kind}.yaml"
@@ -114,7 +120,7 @@ def study(traces: Path, settings: Sequence[Setting] = SETTINGS) -> Study:
     sorted_found = {
         key: tuple(sorted(value, key=lambda one: order.index(one.setting.name))) for key, value in found.items()
     }
-    replayed = tuple(one for setting in settings for one in replays(setting, runs[setting.name]))
+    replayed = () if only_verdict else tuple(one for each in settings for one in replays(each, runs[each.name]))
     return Study(sorted_found[False], sorted_found[True], replayed, kept)
 
 
