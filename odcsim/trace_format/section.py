@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import isfinite
 from typing import Any
 
 from odcsim.errors import InputError
+from odcsim.trace_format.numbers import LARGEST, is_finite_number
 
 __all__ = ["Section"]
 
@@ -38,13 +38,14 @@ class Section:
         bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
         fits = type(value) is int and value >= least and (most is None or value <= most)
         self.check(fits, key, f"must be a whole number {bounds}")
+        self.check(value <= LARGEST, key, f"must be at most {LARGEST}")
         assert isinstance(value, int)
         return value
 
     def number(self, key: str) -> float:
         """A finite number."""
         value = self._value(key)
-        self.check(_is_number(value), key, "must be a finite number")
+        self.check(is_finite_number(value), key, "must be a finite number")
         return float(value)
 
     def text(self, key: str) -> str:
@@ -66,12 +67,13 @@ class Section:
         values = self.items(key)
         fits = all(type(value) is int and value >= least for value in values)
         self.check(fits, key, f"must hold whole numbers of at least {least}")
+        self.check(all(value <= LARGEST for value in values), key, f"must hold numbers of at most {LARGEST}")
         return tuple(values)
 
     def numbers(self, key: str, *, count: int) -> tuple[float, ...]:
         """A finite number for each rank."""
         values = self.items(key, count=count)
-        self.check(all(map(_is_number, values)), key, "must hold finite numbers")
+        self.check(all(map(is_finite_number, values)), key, "must hold finite numbers")
         return tuple(map(float, values))
 
     def texts(self, key: str, *, count: int) -> tuple[str, ...]:
@@ -102,7 +104,3 @@ class Section:
             Section(value, file=self._file, path=self._key(f"{key}.{position}"))
             for position, value in enumerate(values)
         ]
-
-
-def _is_number(value: object) -> bool:
-    return type(value) in {int, float} and isfinite(value)  # type: ignore[arg-type]

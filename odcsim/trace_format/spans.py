@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from math import isfinite
 from typing import Any, get_args
 
 from odcsim.engines.timeline import SpanName, Stream
 from odcsim.errors import InputError
 from odcsim.suggest import unknown_name
+from odcsim.trace_format.numbers import LARGEST, is_finite_number
 
 __all__ = ["COMPUTE_NAMES", "SPAN_NAMES", "TraceSpan", "span_from_line"]
 
@@ -102,8 +102,10 @@ def span_from_line(line: bytes, *, file: object, number: int) -> TraceSpan:
     for key, number_ in whole.items():
         if type(number_) is not int or number_ < _WHOLE_NUMBERS[key]:
             raise InputError(f"{key} must be a whole number of at least {_WHOLE_NUMBERS[key]}", value=number_, **where)
+        if number_ > LARGEST:
+            raise InputError(f"{key} must be at most {LARGEST}", value=number_, **where)
     for key, time_s in zip(_TIMES, times, strict=True):
-        if type(time_s) not in {int, float} or not isfinite(time_s):
+        if not is_finite_number(time_s):
             raise InputError(f"{key} must be a finite number of seconds", value=time_s, **where)
     start_s, end_s = map(float, times)
     if end_s < start_s:

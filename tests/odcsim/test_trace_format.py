@@ -373,6 +373,18 @@ MEMORY = {"process": 1, "shared_memory": 0, "training": [5]}
             [MEMORY, {**MEMORY, "training": [0.5]}],
             "memory.1.training: [0.5]: must hold whole numbers of at least 0",
         ),
+        (
+            "memory",
+            [{**MEMORY, "process": 10**400}, MEMORY],
+            "memory.0.process: a number of 1329 bits: must be at most",
+        ),
+        (
+            "memory",
+            [MEMORY, {**MEMORY, "training": [10**400]}],
+            "memory.1.training: [a number of 1329 bits]: must hold numbers of at most 9223372036854775807",
+        ),
+        ("clock.uncertainty_s", 10**400, "clock.uncertainty_s: a number of 1329 bits: must be a finite number"),
+        ("world_size", 10**400, "world_size: a number of 1329 bits: must be at most 9223372036854775807"),
         ("plans", [{"minibatch": 9, "ranks": []}], "plans.0.minibatch: 9: must be a whole number from 3 to 3"),
         ("plans", [{"minibatch": 3, "ranks": []}], "plans.0.ranks: []: must hold an entry for each of the 2 ranks"),
         (
@@ -464,6 +476,8 @@ def test_an_unknown_span_name(run_folder):
         ({"tokens": -1}, "-1: tokens must be a whole number of at least 0"),
         ({"bytes": "4 kB"}, "'4 kB': bytes must be a whole number of at least 0"),
         ({"start_s": "0.5"}, "'0.5': start_s must be a finite number of seconds"),
+        ({"end_s": 10**400}, "a number of 1329 bits: end_s must be a finite number of seconds"),
+        ({"tokens": 10**400}, "a number of 1329 bits: tokens must be at most 9223372036854775807"),
         ({"end_s": float("inf")}, "inf: end_s must be a finite number of seconds"),
         ({"end_s": 0.25}, "the span ends at 0.25 s, before its start at 0.5 s"),
         ({"minibatch": 4}, "4: is a minibatch that was not recorded; run.json says 3 to 3"),
